@@ -135,6 +135,7 @@ class Waiting(NamedTuple):
             "function": self.entry.name,
             "project": self.entry.project,
             "depth": queue.depth,
+            "batch": queue.bulk,
             "oldest_wait_s": max(0.0, now - queue.oldest_at) if queue.oldest_at is not None else 0.0,
             "priority": queue.priority,
             "paused": self.paused,

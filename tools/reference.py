@@ -43,6 +43,7 @@ FOLDER: Final = Path("docs/reference")
 #: What a field of function.yaml means. The fields themselves, their defaults and bounds are read from the parser.
 FUNCTION_YAML: Final[Mapping[str, str]] = {
     "spec.entrypoint": "`module:Class`, the handler; required. Found in the uploaded folder, or on the workers' path",
+    "spec.class": "`standard`, or `batch` for work that can wait: it runs in what others leave; a call may lower it",
     "spec.artifact": "the uploaded folder, by digests; `smore deploy FOLDER` fills it in",
     "spec.inputs": "a list of tensors, or `json` for JSON values",
     "spec.outputs": "as `inputs`; tensors are held against the outputs of the first run at the deploy, in `smore run` too",

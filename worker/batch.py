@@ -55,8 +55,8 @@ class Batch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """
-    A batch that its runner has: ``limit_s`` seconds at most, ``beside`` batches of these functions and these ``jobs``.
-    ``answered`` takes note of what Redis says of its start; ``answer`` waits for its end.
+    A batch that its runner has: ``limit_s`` seconds at most, ``beside`` batches of these functions and these ``jobs``;
+    ``idle``: on SCHED_IDLE. ``answered`` takes note of what Redis says of its start; ``answer`` waits for its end.
     """
 
     seat: Seat
@@ -68,6 +68,7 @@ class Run:
     jobs: list[str]
     answered: Callable[[], None]
     answer: Callable[[], Ran]
+    idle: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)

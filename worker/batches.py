@@ -18,9 +18,9 @@ from typing import Final, TypeVar
 import redis
 import structlog
 
-from smore.domain.function import FunctionSpec, OnLate
+from smore.domain.function import FunctionSpec, OnLate, WorkClass
 from smore.domain.invocation import Cause, Encoding
-from smore.messages.results import Execution, encode_execution, error_result
+from smore.messages.results import IDLE, Execution, encode_execution, error_result
 from smore.process import observability
 from smore.process.settings import WorkerSettings
 from smore.redis.catalog import Catalog
@@ -29,6 +29,7 @@ from smore.redis.queue import Queue, RunOutcome
 from worker.batch import Batch, Member, Phase, Run, Turn
 from worker.device.device import Device
 from worker.frames import BadFrame, Item
+from worker.idle import end_idle, go_idle, may_return, runs_idle
 from worker.outcomes import PAIR, of_both, outcomes_of, rows_of
 from worker.pool.errors import LoadFailed, NoneLeft, Quarantined, Unservable
 from worker.pool.pool import Pool, Seat
@@ -49,6 +50,8 @@ GATE_WAIT_S: Final = 1.0
 GATE_LEAST_S: Final = 0.05
 #: Seconds after its deadline at which a run is stopped whose function drops what is late: Redis' clock decides then.
 LATE_MARGIN_S: Final = 0.01
+#: How many times its limit a run on SCHED_IDLE may take: the least share of a platform is a twentieth.
+IDLE_STRETCH: Final = 20.0
 #: Seconds from SIGTERM to SIGKILL of a cancelled invocation's runner.
 CANCEL_S: Final = 1.0
 
@@ -101,6 +104,7 @@ class Executor:
         self._pool = pool
         self._gate = gate
         self._jobs = jobs
+        self._may_return = may_return()
         self._lock = threading.Lock()
         self._batches: set[Batch] = set()
         #: Of the batches that came ahead and wait, the oldest first.
@@ -355,7 +359,8 @@ class Executor:
         if not members:
             self._pool.release(seat)
             return None
-        limit_s = spec.timeout_s
+        idle = self._device.handler_device == "cpu" and runs_idle(spec, members[0].begun, self._may_return)
+        limit_s = spec.timeout_s * (IDLE_STRETCH if idle else 1.0)
         if batch.drop_late:
             last_us = max(member.begun.deadline_us for member in members)
             limit_s = min(limit_s, last_us / 1e6 - time.time() + LATE_MARGIN_S)
@@ -384,6 +389,8 @@ class Executor:
                 raise
             log.warning("not started: Redis does not serve", function=batch.function, error=str(error))
             return None
+        if idle:
+            go_idle(seat.runner.pid)
         try:
             answer = seat.runner.begin(items, payloads, ids, limit_s)
         except BaseException:
@@ -399,6 +406,7 @@ class Executor:
             jobs=list(self._jobs()),
             answered=answered,
             answer=answer,
+            idle=idle,
         )
 
     def _await(self, batch: Batch, run: Run, spec: FunctionSpec) -> None:
@@ -407,7 +415,12 @@ class Executor:
         during, examples_s = "", 0.0
         try:
             run.answered()
-            ran = run.answer()
+            try:
+                ran = run.answer()
+            finally:
+                # Before its seat is another's: users would wait behind everything else.
+                if run.idle and self._may_return:
+                    end_idle(seat.runner.pid)
             examples_s = ran.run_s
             if spec.max_batch > 1 and items[0].encoding == Encoding.CANARY and ran.answers[0].form == "json":
                 during = PAIR
@@ -420,11 +433,12 @@ class Executor:
             return
         except RunnerTimeout:
             self._end(batch, seat)
-            if limit_s < spec.timeout_s:
+            longest_s = spec.timeout_s * (IDLE_STRETCH if run.idle else 1.0)
+            if limit_s < longest_s:
                 self._drop(batch)
                 return
-            log.warning("timed out", revision=batch.revision, timeout_s=spec.timeout_s)
-            self._charge(batch, Cause.TIMED_OUT, f"{during}It ran longer than its limit of {spec.timeout_s:g} s.")
+            log.warning("timed out", revision=batch.revision, timeout_s=longest_s)
+            self._charge(batch, Cause.TIMED_OUT, f"{during}It ran longer than its limit of {longest_s:g} s.")
             return
         except RunnerFailed as error:
             self._failed(batch, seat, RunnerFailed(error.cause, f"{during}{error}", error.traceback))
@@ -440,7 +454,8 @@ class Executor:
         self._pool.release(seat)
         self._hand_over(batch.function, batch.revision)
         self._pool.ran(seat, ran.run_s)
-        observability.RUN_SECONDS.labels(batch.function, self._config.gpu).observe(ran.run_s)
+        work_class = WorkClass.BATCH if members[0].begun.bulk else WorkClass.STANDARD
+        observability.RUN_SECONDS.labels(batch.function, self._config.gpu, work_class).observe(ran.run_s)
         for member, answer in zip(members, ran.answers, strict=True):
             if answer.cause in _REFUSED:
                 self._say(batch, [member.id], answer.cause, answer.message)
@@ -456,7 +471,7 @@ class Executor:
                 jobs=run.jobs,
                 pid=seat.runner.pid,
                 device=self._device.description,
-                sharing_mode=self._device.sharing_mode,
+                sharing_mode=IDLE if run.idle else self._device.sharing_mode,
             )
         ).decode()
         self._finish(batch, meta, outcomes_of(members, ran, seat, examples_s))

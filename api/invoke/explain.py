@@ -30,7 +30,7 @@ from smore.domain.errors import (
     SloInfeasible,
     Unavailable,
 )
-from smore.domain.function import FunctionSpec
+from smore.domain.function import FunctionSpec, WorkClass
 from smore.domain.ids import new_id
 from smore.domain.invocation import TERMINAL, Cause, State
 from smore.domain.limits import Limits
@@ -89,6 +89,7 @@ async def dry_run(
         size=asked.size,
         max_pending=spec.max_pending,
         limits=limits,
+        bulk=spec.work_class is WorkClass.BATCH,
     )
     check, answer = await _ask(gateway, question)
     if check.leader == "many":
@@ -187,10 +188,9 @@ def _outcome(
         slack_s = check.deadline_us / 1e6 - (answer.finish_at or 0.0)
         how = "after a cold start" if answer.cold else "on a warm instance"
         return "placed", "", f"It would run on {answer.gpu} {how} and end {duration(slack_s)} before its deadline."
+    detail = why_not_now(answer.reasons, check.paused, answer.yield_s)
     if hopeless(answer.reasons):
-        detail = f"The gate would take it; as things are it would expire. {why_not_now(answer.reasons)}"
-        return "late", DeadlineExpired.code, detail
-    detail = why_not_now(answer.reasons)
+        return "late", DeadlineExpired.code, f"The gate would take it; as things are it would expire. {detail}"
     return "waits", obstacle(answer.reasons), f"{_NEEDS_PERSON} {detail}" if needs_person(answer.reasons) else detail
 
 
@@ -198,7 +198,7 @@ def _cause(check: AdmissionCheck, answer: DryRunAnswer) -> str:
     """What makes the gate's bound as late as it is, as far as it is known."""
     words = ""
     if check.paused or answer.gpu is None:
-        words = f" {why_not_now(answer.reasons, check.paused)}"
+        words = f" {why_not_now(answer.reasons, check.paused, answer.yield_s)}"
     elif answer.cold:
         words = " No instance of it is free: one would have to be loaded."
     if answer.budget_s:
@@ -359,6 +359,7 @@ async def _now(
         revision=facts.revision,
         rows=facts.rows,
         deadline_us=int(facts.deadline_at * 1e6),
+        bulk=record is not None and record.bulk,
     )
     if not waits:
         return await gateway.queue.ask(question), None
@@ -369,7 +370,7 @@ async def _now(
         detail = why_not_now(Reasons(), check.paused) if check.paused else "The scheduler did not say."
         return check, schemas.Waits(before=before or 0, paused=check.paused, detail=detail)
     detail = (
-        why_not_now(answer.reasons, check.paused)
+        why_not_now(answer.reasons, check.paused, answer.yield_s)
         if check.paused or answer.gpu is None
         else f"It is about to go to {answer.gpu}."
     )
@@ -442,7 +443,8 @@ def _measured(facts: "PastInvocation", run: "Execution", windows: list["JobWindo
 
 
 def _decision(why: Reasons, at: float | None) -> schemas.Decision:
-    return schemas.Decision.of(why, at=_at(at), candidates=[_candidate(candidate) for candidate in why.candidates])
+    candidates = [_candidate(candidate) for candidate in why.candidates]
+    return schemas.Decision.of(why, at=_at(at), candidates=candidates, work_class=why.work_class or None)
 
 
 def _candidate(candidate: Candidate) -> schemas.Candidate:

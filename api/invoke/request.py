@@ -19,10 +19,10 @@ from api.deps import Gateway
 from api.errors import Malformed, UnsupportedMediaType
 from api.invoke.admit import admit, request_parts
 from api.server.bodies import body_too_large, refuse_coding
-from api.server.invocation_description import MAX_DEADLINE_MS, MAX_ROWS, MAX_WAIT_S
+from api.server.invocation_description import BULK_FROM_S, MAX_DEADLINE_MS, MAX_ROWS, MAX_WAIT_S
 from smore.definition.inputs import Payload, from_json, from_raw
-from smore.domain.errors import InvalidInput, InvocationNotFound
-from smore.domain.function import FunctionSpec
+from smore.domain.errors import InvalidInput, InvalidSpec, InvocationNotFound
+from smore.domain.function import FunctionSpec, WorkClass, parse_class
 from smore.domain.ids import new_id
 from smore.domain.invocation import Encoding
 from smore.domain.limits import Limits
@@ -35,7 +35,7 @@ RAW = b"application/octet-stream"
 LARGE_BODY = 512 << 10
 
 #: What the body of an invocation, and of a dry run, may have.
-_CALL_HAS: Final = "a body has input or inputs, and deadline_ms"
+_CALL_HAS: Final = "a body has input or inputs, deadline_ms and class"
 _DRY_RUN_HAS: Final = "a dry run is of one invocation, with input or rows, and deadline_ms"
 #: Fields that another body takes → where.
 _ELSEWHERE: Final[Mapping[str, str]] = {
@@ -58,8 +58,8 @@ class Call:
     What one POST asks for. ``several``: its body had ``inputs``, so the answer is a list. ``wait_s`` None = answer 202
     at once; ``slo_us``: microseconds from arrival to the deadline; ``limits``: of its project.
 
-    ``request_parts``, ``volatile``: see :class:`smore.redis.submission.Submission`. ``parts_suffice``: two requests with
-    equal parts are the same, though their bytes differ.
+    ``bulk``: of class batch; ``request_parts``, ``volatile``: see :class:`smore.redis.submission.Submission`.
+    ``parts_suffice``: two requests with equal parts are the same, though their bytes differ.
     """
 
     gateway: Gateway
@@ -78,6 +78,7 @@ class Call:
     limits: Limits
     request_parts: str = ""
     parts_suffice: bool = False
+    bulk: bool = False
     volatile: bool = False
 
     def submission(self, position: int) -> Submission:
@@ -107,6 +108,7 @@ class Call:
             max_attempts=spec.max_attempts,
             limits=self.limits,
             volatile=self.volatile,
+            bulk=self.bulk,
             led=True,
         )
 
@@ -132,7 +134,7 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
     if raw:
         payload = from_raw(body, shape.decode("latin-1") if shape is not None else None, spec)
         checksum = zlib.crc32(body).to_bytes(4) if key_given else b""
-        given = _Given([payload], several=False, deadline_ms=None, digest=checksum)
+        given = _Given([payload], several=False, deadline_ms=None, digest=checksum, work_class=None)
     elif len(body) > LARGE_BODY:
         given = await run_in_threadpool(_parse, body, spec, most, keyed=bool(key_given))
     else:
@@ -149,6 +151,8 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
                 "Content-Type": RAW if raw else b"",
             }
         )
+    relative_us = slo_us(given.deadline_ms, deadline, entry, spec)
+    asked = headers.get(b"smore-class") if given.work_class is None else given.work_class
     wants_raw = spec.inputs is not None and not given.several and RAW in headers.get(b"accept", b"")
     return Call(
         gateway=gateway,
@@ -158,13 +162,14 @@ async def read(request: Request, gateway: Gateway, key: KeyEntry, entry: Functio
         payloads=given.payloads,
         several=given.several,
         accept=Encoding.RAW if wants_raw else Encoding.JSON,
-        slo_us=slo_us(given.deadline_ms, deadline, entry, spec),
+        slo_us=relative_us,
         wait_s=wait,
         trace=trace_of(trace) if trace is not None else "",
         idempotency_key=key_given,
         request_hash=digest(entry.key, shape, body) if key_given else "",
         request_parts=parts,
         parts_suffice=not raw,
+        bulk=_is_bulk(asked, spec, given.several and relative_us > BULK_FROM_S * 1e6),
         request_id=scope["request_id"],
         limits=of_project,
     )
@@ -237,13 +242,14 @@ class _Given(NamedTuple):
     """
     What a body holds. ``several``: it had ``inputs``; ``deadline_ms``: as it stands there. ``digest``: of its input or
     inputs, the same for all ways to write the same JSON value; of raw bodies a checksum, which suffices to say whether they
-    differ. b'' where nobody asked for it.
+    differ. b'' where nobody asked for it. ``work_class``: as it stands in the body, None = it does not.
     """
 
     payloads: list[Payload]
     several: bool
     deadline_ms: object
     digest: bytes
+    work_class: object
 
 
 def _parse(body: bytes, spec: FunctionSpec, max_inputs: int, *, keyed: bool = False, has: str = _CALL_HAS) -> _Given:
@@ -258,6 +264,7 @@ def _parse(body: bytes, spec: FunctionSpec, max_inputs: int, *, keyed: bool = Fa
     if not isinstance(document, dict):
         raise InvalidInput('body: an object with "input" or "inputs" is expected', field="body")
     in_body = document.pop("deadline_ms", None)
+    work_class = document.pop("class", None) if has is _CALL_HAS else None
     several = "input" not in document
     if not several:
         value = document.pop("input")
@@ -276,7 +283,7 @@ def _parse(body: bytes, spec: FunctionSpec, max_inputs: int, *, keyed: bool = Fa
     if document:
         raise _unknown(document, has)
     same = hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).digest() if keyed else b""
-    return _Given(payloads, several, in_body, same)
+    return _Given(payloads, several, in_body, same, work_class)
 
 
 def _unknown(document: Mapping[str, object], has: str) -> InvalidInput:
@@ -322,6 +329,20 @@ def slo_us(in_body: object, given: float | None, entry: FunctionEntry, spec: Fun
     if deadline_ms is None:
         return int((spec.deadline_s if entry.deadline_s is None else entry.deadline_s) * 1e6)
     return max(1, int(deadline_ms * 1000))
+
+
+def _is_bulk(asked: object, spec: FunctionSpec, patient: bool) -> bool:
+    """
+    Whether a call is of class batch: as its function is, as it asks itself, or where it does not say by whether it is
+    ``patient``. Raises InvalidInput where it asks for more than its function has.
+    """
+    if asked is None:
+        return patient or spec.work_class is WorkClass.BATCH
+    try:
+        name = asked.decode("latin-1") if isinstance(asked, bytes) else asked
+        return parse_class(name, "class", spec.work_class) is WorkClass.BATCH
+    except InvalidSpec as error:
+        raise InvalidInput(str(error), field="class") from error
 
 
 def trace_of(header: bytes) -> str:

@@ -18,6 +18,7 @@ from api.invoke.request import Call
 from api.invoke.submit import Submitted
 from api.request_log import inputs_refused
 from smore.domain.errors import CallerError
+from smore.domain.function import WorkClass
 from smore.domain.invocation import State
 from smore.messages.results import Result, decode_result
 from smore.messages.wording import duration, worker_lost
@@ -115,7 +116,9 @@ async def respond_several(call: Call, submissions: Sequence[Submitted | CallerEr
         codes=codes,
     )
     headers = [JSON_TYPE, *([(b"idempotency-replayed", b"true")] if replayed else [])]
-    body = b'{"invocations":[%b],"durability":"%b"}' % (b",".join(parts), call.gateway.durability.encode())
+    work_class = WorkClass.BATCH if call.bulk else WorkClass.STANDARD
+    about = work_class.encode(), call.gateway.durability.encode()
+    body = b'{"invocations":[%b],"class":"%b","durability":"%b"}' % (b",".join(parts), *about)
     return BytesResponse(200 if finished else 202, body, call.request_id, headers)
 
 

@@ -67,6 +67,8 @@ class Decision(Schema):
     """How many GPU instances were refused, by the code of the reason"""
     shadow: Shadow | None = None
     """Where a shadow policy would have placed the batch; null = there is none"""
+    work_class: Literal["batch", "urgent"] | None = None
+    """Of work of class batch, whether it was in its turn because of its deadline; null = it is of class standard"""
 
 
 class Phases(Schema):

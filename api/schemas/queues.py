@@ -37,6 +37,8 @@ class Queue(Schema):
     """The project that the function belongs to"""
     depth: int
     """How many invocations wait"""
+    batch: int = 0
+    """How many of those are of class batch"""
     oldest_wait_s: float
     """The longest wait, in seconds, among the hundred with the nearest deadlines"""
     priority: float

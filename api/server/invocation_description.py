@@ -6,6 +6,7 @@ What the API's description says of a POST of an invocation, of all functions (``
 from collections.abc import Mapping
 from typing import Any, Final
 
+from smore.domain.function import WorkClass
 from smore.domain.invocation import TERMINAL, State
 from smore.process.settings import ApiSettings, QueueSettings
 
@@ -16,6 +17,8 @@ _MOMENT: Final = {"type": "string", "format": "date-time"}
 MAX_WAIT_S: Final = 60.0
 #: The longest deadline, as for a function's own.
 MAX_DEADLINE_MS: Final = 86_400_000.0
+#: A call with ``inputs`` and a later deadline is of class batch where it does not say.
+BULK_FROM_S: Final = 60.0
 #: The most rows that a dry run may name.
 MAX_ROWS: Final = 1 << 16
 
@@ -49,6 +52,18 @@ DEADLINE: Final = {
 }
 
 
+_CLASSES: Final = {"type": "string", "enum": [*WorkClass]}
+#: Of a body.
+CLASS: Final = {
+    **_CLASSES,
+    "type": ["string", "null"],
+    "enum": [*WorkClass, None],
+    "description": "`batch`: work that can wait, which runs in what others leave, and in turn once its deadline is near."
+    " Without it the function's own; with `inputs` and a deadline of more than"
+    f" {BULK_FROM_S:.0f} s `batch`. A call may lower its function's class, never raise it",
+}
+
+
 def header(name: str, description: str, **bounds: object) -> dict[str, object]:
     """A header of a request: a text, where ``bounds`` say nothing else."""
     schema = {"type": "string", **bounds}
@@ -76,6 +91,8 @@ DEADLINES: Final = (
     ),
 )
 SHAPE: Final = header("Smore-Shape", "Raw bodies: `name=d0,d1;…`; needed where axes other than the first are free")
+#: The class, where the body has none.
+OF_CLASS: Final = header("Smore-Class", "The class, where the body has none: `standard` or `batch`", **_CLASSES)
 #: The parameters of the request.
 PARAMETERS: Final = (
     header(
@@ -90,6 +107,7 @@ PARAMETERS: Final = (
     ),
     *DEADLINES,
     SHAPE,
+    OF_CLASS,
     header("traceparent", "W3C trace context, kept with the invocation"),
 )
 
@@ -281,8 +299,9 @@ def call_schemas(given: Mapping[str, Any], output: Mapping[str, Any]) -> dict[st
     """
     several = {
         "type": "object",
-        "required": ["invocations", "durability"],
+        "required": ["invocations", "class", "durability"],
         "properties": {
+            "class": {**_CLASSES, "description": "The class of its invocations"},
             "invocations": {
                 "type": "array",
                 "items": {"$ref": "#/components/schemas/InputOutcome"},
@@ -302,6 +321,7 @@ def call_schemas(given: Mapping[str, Any], output: Mapping[str, Any]) -> dict[st
                     given, "One input: a JSON value, or `{name: nested lists}` for a function of tensors"
                 ),
                 "deadline_ms": DEADLINE,
+                "class": CLASS,
             },
         },
         "Calls": {
@@ -312,6 +332,7 @@ def call_schemas(given: Mapping[str, Any], output: Mapping[str, Any]) -> dict[st
             "properties": {
                 "inputs": {"type": "array", "minItems": 1, "items": given, "description": INPUTS},
                 "deadline_ms": DEADLINE,
+                "class": CLASS,
             },
         },
         "Result": {

@@ -422,6 +422,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """How many GPU instances were refused, by the code of the reason"""
     shadow: Shadow | None = None
     """Where a shadow policy would have placed the batch; None = there is none"""
+    work_class: str | None = None
+    """Of work of class batch, whether it was in its turn because of its deadline; None = it is of class standard"""
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -2059,6 +2061,8 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     """The project that the function belongs to"""
     depth: int = 0
     """How many invocations wait"""
+    batch: int = 0
+    """How many of those are of class batch"""
     oldest_wait_s: float = 0.0
     """The longest wait, in seconds, among the hundred with the nearest deadlines"""
     priority: float = 0.0

@@ -72,6 +72,11 @@ def send_portion(
     return [with_function(invocation, function) for invocation in page.invocations]
 
 
+def class_header(work_class: str | None) -> dict[str, str]:
+    """The header that names the class of a call; none = as its function is."""
+    return {} if work_class is None else {"Smore-Class": work_class}
+
+
 def with_function(invocation: Invocation, function: str) -> Invocation:
     """The invocation with its function's name, which an older platform leaves out."""
     return invocation if invocation.function else msgspec.structs.replace(invocation, function=function)

@@ -27,6 +27,7 @@ from smore_client.many import (
     INPUTS_PER_SUBMIT,
     POLL_S,
     InvocationList,
+    class_header,
     completed,
     each_invocation,
     portions,
@@ -114,6 +115,7 @@ class Requests(JobRequests, GpuRequests, SeriesRequests):
         value: object,
         *,
         deadline_ms: float | None = None,
+        work_class: str | None = None,
         wait_s: float | None = None,
         idempotency_key: str | None = None,
     ) -> Flow[Invocation]:
@@ -121,9 +123,10 @@ class Requests(JobRequests, GpuRequests, SeriesRequests):
         Run a function and return the finished invocation.
 
         ``value`` is a JSON value, or ``{name: numpy array}`` for a tensor function, whose output is then arrays too;
-        axis 0 is the rows. ``deadline_ms``: milliseconds from arrival, in place of the function's own deadline. Without
-        ``wait_s`` it waits for the end however long that takes; with it for at most so many seconds, and the invocation
-        may not be ``done``. A second call with the same ``idempotency_key`` gets the first one's invocation, ``replayed``.
+        axis 0 is the rows. ``deadline_ms``: milliseconds from arrival, in place of the function's own deadline.
+        ``work_class``: ``batch`` for what can wait, None = as the function is. Without ``wait_s`` it waits for the end
+        however long that takes; with it for at most so many seconds, and the invocation may not be ``done``. A second
+        call with the same ``idempotency_key`` gets the first one's invocation, ``replayed``.
 
         Raises ApiError where the invocation is refused, fails, expires or is cancelled.
 
@@ -135,8 +138,9 @@ class Requests(JobRequests, GpuRequests, SeriesRequests):
         """
         prefer = None if wait_s is None else f"wait={math.ceil(wait_s)}"
         timeout_s = (DEFAULT_WAIT_S if wait_s is None else wait_s) + MARGIN_S
+        headers = ({} if prefer is None else {"Prefer": prefer}) | class_header(work_class)
         answer = yield from self._send(
-            function, value, deadline_ms, prefer, idempotency_key or uuid.uuid4().hex, timeout_s
+            function, value, deadline_ms, headers, idempotency_key or uuid.uuid4().hex, timeout_s
         )
         invocation = _invocation(answer, function)
         if invocation.done or wait_s is not None:
@@ -150,7 +154,13 @@ class Requests(JobRequests, GpuRequests, SeriesRequests):
 
     @operation
     def submit(
-        self, function: str, value: object, *, deadline_ms: float | None = None, idempotency_key: str | None = None
+        self,
+        function: str,
+        value: object,
+        *,
+        deadline_ms: float | None = None,
+        work_class: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Flow[str]:
         """
         Enqueue an invocation and return its id at once. The arguments are those of :meth:`invoke`.
@@ -160,14 +170,20 @@ class Requests(JobRequests, GpuRequests, SeriesRequests):
         <State.SUCCEEDED: 'succeeded'>
         """
         timeout_s = DEFAULT_WAIT_S + MARGIN_S
+        headers = {"Prefer": "respond-async"} | class_header(work_class)
         answer = yield from self._send(
-            function, value, deadline_ms, "respond-async", idempotency_key or uuid.uuid4().hex, timeout_s
+            function, value, deadline_ms, headers, idempotency_key or uuid.uuid4().hex, timeout_s
         )
         return _invocation(answer, function).id
 
     @operation
     def map(
-        self, function: str, inputs: Iterable[object], *, deadline_ms: float | None = None
+        self,
+        function: str,
+        inputs: Iterable[object],
+        *,
+        deadline_ms: float | None = None,
+        work_class: str | None = None,
     ) -> Flow[list[Invocation]]:
         """
         Run a function on many JSON values and wait for all; the results are in the order of ``inputs``.
@@ -184,19 +200,25 @@ class Requests(JobRequests, GpuRequests, SeriesRequests):
         """
         invocations: list[Invocation] = []
         for portion in portions(inputs, INPUTS_PER_CALL):
-            for invocation in (yield from send_portion(function, portion, deadline_ms, {})):
+            for invocation in (yield from send_portion(function, portion, deadline_ms, class_header(work_class))):
                 invocations.append(invocation if invocation.done else (yield from _finished(invocation.id)))
         return invocations
 
     @operation
     def submit_all(
-        self, function: str, inputs: Iterable[object], *, deadline_ms: float | None = None
+        self,
+        function: str,
+        inputs: Iterable[object],
+        *,
+        deadline_ms: float | None = None,
+        work_class: str | None = None,
     ) -> Flow[list[Invocation]]:
         """
         Enqueue an invocation of each of many JSON values and return them at once, in the order of ``inputs``.
 
         The deadline of each counts from the arrival of the request that brings it (1000 inputs in a request), and so
         does its wait for those before it: many inputs need a ``deadline_ms`` within which all of them can end.
+        With one of more than a minute they are of class batch, if ``work_class`` does not say ``standard``.
 
         Nothing is raised for an input that is refused: its invocation has the ``id`` '' and the state ``rejected``, says
         why in ``cause`` and ``detail``, and names the ``earliest_deadline_ms`` where its deadline was too early.
@@ -206,7 +228,8 @@ class Requests(JobRequests, GpuRequests, SeriesRequests):
         """
         invocations: list[Invocation] = []
         for portion in portions(inputs, INPUTS_PER_SUBMIT):
-            invocations += yield from send_portion(function, portion, deadline_ms, {"Prefer": "respond-async"})
+            headers = {"Prefer": "respond-async"} | class_header(work_class)
+            invocations += yield from send_portion(function, portion, deadline_ms, headers)
         return invocations
 
     @iteration
@@ -683,10 +706,16 @@ class Requests(JobRequests, GpuRequests, SeriesRequests):
     # ---- steps that operations share ---------------------------------------------------------------------------------
 
     def _send(
-        self, function: str, value: object, deadline_ms: float | None, prefer: str | None, key: str, timeout_s: float
+        self,
+        function: str,
+        value: object,
+        deadline_ms: float | None,
+        given: Mapping[str, str],
+        key: str,
+        timeout_s: float,
     ) -> Flow[Answer]:
-        """One input, as JSON or raw."""
-        headers = {"Idempotency-Key": key} | ({} if prefer is None else {"Prefer": prefer})
+        """One input, as JSON or raw, with the headers that are given."""
+        headers = {"Idempotency-Key": key, **given}
         if is_arrays(value):
             assert isinstance(value, Mapping)
             return (yield from self._send_raw(function, value, deadline_ms, headers, timeout_s))

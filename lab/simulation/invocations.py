@@ -27,6 +27,7 @@ class Invocations:
     def __init__(self, world: World, trace: Trace, names: Sequence[str], seed: int) -> None:
         n = len(trace)
         self._names = names
+        self._bulk = [function.bulk > 0 for function in world.functions]
         self._ids = [f"{number:09d}" for number in range(n)]
         self.function: list[int] = trace.index_in(names)[trace.function].tolist()
         self.rows: list[int] = trace.rows_in(world).tolist()
@@ -66,6 +67,7 @@ class Invocations:
             arrival_at=self.arrival_s[number],
             deadline_at=self.deadline_s[number],
             rows=self.rows[number],
+            bulk=self._bulk[self.function[number]],
         )
 
     def admitted(self, number: int, bounds: Sequence[FinishBounds | None]) -> bool:

@@ -34,7 +34,8 @@ def figures(result: Result, exclusive: Result) -> dict[str, float]:
     the time average of their slowdown, less one, ``train_loss`` the part of their iterations that did not
     happen; ``sld`` mean over dispatched of run time over the mean alone, less one, ``sld_p99`` over the P99 alone;
     ``cold`` (R_cs) cold starts over dispatched; ``waste`` (R_rw) instance time loaded and not executing over loaded;
-    ``expired``, ``rejected``, ``failed`` over submitted; ``harvest`` solo seconds of deadline-met invocations per
+    where there is work of class batch, ``missed`` deadlines over submitted of all other work, and ``bulk``, its own
+    invocations a second; ``expired``, ``rejected``, ``failed`` over submitted; ``harvest`` solo seconds of deadline-met invocations per
     second and GPU instance; ``loaded`` instances on a GPU instance, mean over time, and ``loaded_at_start``: counts, no
     fractions; ``simulated_s``: seconds that a GPU instance was there. NaN where there is nothing to divide by.
     """
@@ -77,6 +78,11 @@ def figures(result: Result, exclusive: Result) -> dict[str, float]:
     values["simulated_s"] = float(result.gpus[:, _ALIVE].mean())
     values["loaded"] = _mean(result.gpus, _LOADED)
     values["loaded_at_start"] = sum(map(sum, result.meta["warm_at_start"])) / len(result.gpus)
+    bulk = np.isin(result.function, result.meta.get("bulk", []))
+    if bulk.any():
+        values["missed"] = 1.0 - _share(met & ~bulk, n - int(bulk.sum()))
+        in_span = done & (result.end_s <= result.meta["duration_s"])
+        values["bulk"] = float((in_span & bulk).sum()) / float(result.meta["duration_s"])
     for index, name in enumerate(result.functions):
         of = result.function == index
         values[f"admission.{name}"] = _share(sent & of, int(of.sum()))

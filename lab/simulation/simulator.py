@@ -535,6 +535,7 @@ class _Simulation:
                 "seed": self._seed,
                 "policy": self._name,
                 "refused_dispatches": self._refused,
+                "bulk": [index for index, function in enumerate(world.functions) if function.bulk],
                 "trainings": [str(gpu.training) for gpu in world.gpus],
                 "warm_at_start": self._warm_pool.sizes,
             },

@@ -44,6 +44,8 @@ Ints = NDArray[np.int64]
 VERSION: Final = 1
 #: The column of days in which minutes are counted: a minute of the trace becomes a second (A49).
 COMPRESSION: Final = 60
+#: From the beginning to the deadline of what is of class batch, seconds.
+BULK_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -261,9 +263,10 @@ def _made(
     random: np.random.Generator,
     seed: int,
 ) -> Trace:
-    """In order of arrival, every deadline factor drawn from the world's bounds."""
+    """In order of arrival, every deadline factor drawn from the world's bounds; of class batch :data:`BULK_S`."""
     order = np.argsort(arrival_s, kind="stable")
     n = len(arrival_s)
+    bulk = np.array([one.bulk > 0 for one in world.functions])[function[order]]
     return Trace(
         name=f"{name} seed {seed}",
         functions=tuple(one.name for one in world.functions),
@@ -271,8 +274,8 @@ def _made(
         arrival_s=arrival_s[order],
         function=function[order],
         rows=np.zeros(n, np.int64),
-        factor=random.uniform(*world.deadline, n),
-        deadline_s=np.full(n, np.nan),
+        factor=np.where(bulk, np.nan, random.uniform(*world.deadline, n)),
+        deadline_s=np.where(bulk, BULK_S, np.nan),
     )
 
 
@@ -316,10 +319,13 @@ def generated(kind: str, world: World, *, rate_per_s: float, seconds: float, see
     gap); ``bursty`` (bursts of ``burst`` times the rate for ``burst_s`` of every ``period_s``, the rest shared out so
     that the mean holds).
 
-    Functions are drawn alike. Raises BadTrace for another kind or an option out of its range.
+    Functions are drawn alike, but those of class batch, all of whose invocations come first. Raises BadTrace for another
+    kind or an option out of its range.
     """
     random = np.random.default_rng([seed, 3])
-    count = len(world.functions)
+    bulk = [function.bulk for function in world.functions]
+    standard = [index for index, waiting in enumerate(bulk) if not waiting]
+    count = len(standard)
     if not (rate_per_s > 0 and seconds > 0):
         raise BadTrace("rate: a rate and a span of more than 0 are expected", field="rate")
     make = _GENERATORS.get(kind)
@@ -328,7 +334,9 @@ def generated(kind: str, world: World, *, rate_per_s: float, seconds: float, see
     arrival = make(random, rate_per_s, seconds, count, options)
     if options:
         raise BadTrace(f"{next(iter(options))}: no option of a {kind} trace", field=next(iter(options)))
-    function = np.arange(len(arrival)) % count if kind == "periodic" else random.integers(0, count, len(arrival))
+    drawn = np.arange(len(arrival)) % count if kind == "periodic" else random.integers(0, count, len(arrival))
+    function = np.concatenate([np.repeat(np.arange(len(bulk)), bulk), np.array(standard)[drawn]])
+    arrival = np.concatenate([np.zeros(sum(bulk)), arrival])
     name = f"{kind} at {rate_per_s * 60:g}/min"
     return _made(name, world, float(seconds), arrival, function.astype(np.int64), random, seed)
 

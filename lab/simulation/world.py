@@ -22,7 +22,7 @@ from lab.simulation import interference as models
 from lab.simulation.counter import read
 from lab.simulation.interference import CONTEXT_MIB, Contention, InterferenceModel, Use
 from smore.domain.errors import InvalidSpec
-from smore.domain.function import FunctionSpec, Profile
+from smore.domain.function import FunctionSpec, Profile, WorkClass
 from smore.domain.spelling import did_you_mean
 from smore.domain.workload import CONSERVATIVE
 
@@ -76,7 +76,8 @@ class Function:
     A function: one invocation is one batch of ``batch`` rows of a model (docs/paper.md, A32).
 
     ``max_batch`` invocations may share a run, ``max_warm`` instances stand on one GPU instance. ``keep_alive_s`` -1: an
-    idle instance is never offloaded for its age. ``max_attempts`` 2: retried once (A61).
+    idle instance is never offloaded for its age. ``max_attempts`` 2: retried once (A61). ``bulk`` > 0: it is of class
+    batch, and so many invocations of it wait from the beginning, in generated traces the only ones.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Function:
     max_warm: int = 4
     keep_alive_s: float = -1.0
     max_attempts: int = 2
+    bulk: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +265,7 @@ class World:
             keep_alive_s=function.keep_alive_s,
             max_attempts=function.max_attempts,
             max_pending=1_000_000,
+            work_class=WorkClass.BATCH if function.bulk else WorkClass.STANDARD,
             profile=Profile(
                 run_s={size * batch: self.p99_s(function, size * batch) for size in sizes},
                 load_s=self.load_s(function),
@@ -412,6 +415,7 @@ def _functions(reader: Reader) -> list[Function]:
                 max_warm=entry.whole("max_warm", 4, 1, 62),
                 keep_alive_s=entry.number("keep_alive_s", -1, -1, 1e6),
                 max_attempts=entry.whole("max_attempts", 2, 1, 100),
+                bulk=entry.whole("bulk", 0, 0, 10**6),
             )
         )
         entry.end()

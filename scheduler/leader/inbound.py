@@ -39,7 +39,7 @@ from smore.messages import stream
 from smore.messages.degradation import BadTable
 from smore.messages.forecasts import BadForecast
 from smore.messages.reports import JobReport, Report, WarmState, decode_report
-from smore.messages.results import decode_execution
+from smore.messages.results import IDLE, decode_execution
 from smore.process import observability as metrics
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
@@ -196,6 +196,7 @@ class Inbound:
                 since_at=(held.started_us or held.claimed_us) / 1e6,
                 deadline_at=waiting.deadline_us / 1e6,
                 begun=held.started_us > 0,
+                bulk=waiting.bulk,
             )
         )
 
@@ -228,8 +229,11 @@ class Inbound:
                         metrics.QUEUE_WAIT_SECONDS.labels(event.function).observe(
                             (event.claimed_us - event.arrival_us) / 1e6
                         )
-                    run_s, rows = _run(event.meta)
-                    events.append(InvocationSettled(id=event.id, attempt=event.attempt, run_s=run_s, batch_rows=rows))
+                    run_s, rows, idle = _run(event.meta)
+                    settled = InvocationSettled(
+                        id=event.id, attempt=event.attempt, run_s=run_s, batch_rows=rows, idle=idle
+                    )
+                    events.append(settled)
                 case stream.Reported():
                     self._reported(event.report.encode(), events)
                 case stream.CatalogChanged():
@@ -332,6 +336,7 @@ class Inbound:
                 revision=question.revision,
                 rows=question.rows,
                 deadline_at=question.deadline_us / 1e6,
+                bulk=bool(question.bulk),
             )
             for question in asked
             if now - question.at_us / 1e6 <= ANSWER_TTL_S
@@ -374,6 +379,7 @@ def _arrival(waiting: QueuedInvocation | stream.Arrived | stream.Returned) -> In
         rows=waiting.rows,
         shape=waiting.shape,
         alone=alone,
+        bulk=bool(waiting.bulk),
     )
 
 
@@ -444,12 +450,17 @@ def _loss(job: JobReport) -> JobLoss:
     )
 
 
-def _run(meta: str) -> tuple[float | None, int]:
-    """(run seconds, rows) of a worker's execution record; (None, 0) where it was cold or did not run to the end."""
+def _run(meta: str) -> tuple[float | None, int, bool]:
+    """
+    (run seconds, rows, whether others held it back) of a worker's execution record; (None, 0, False) where it was cold or
+    did not run to the end.
+    """
     if not meta:
-        return None, 0
+        return None, 0, False
     try:
         execution = decode_execution(meta)
     except ValueError:
-        return None, 0
-    return (execution.run_ms / 1000, execution.rows) if execution.run_ms and not execution.cold else (None, 0)
+        return None, 0, False
+    if not execution.run_ms or execution.cold:
+        return None, 0, False
+    return execution.run_ms / 1000, execution.rows, execution.sharing_mode == IDLE

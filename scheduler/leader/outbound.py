@@ -7,7 +7,7 @@ Every claim and every end carries the fencing token; what a former leader still 
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -77,6 +77,8 @@ class Outbound:
         self._learned = LearnedRecords(client, prefix)
         self._token = ""
         self._clock_steps = 0
+        #: GPU instances whose gauge shows how long runs of bulk work may be there.
+        self._bounded: Set[str] = frozenset()
         #: The entry of the stream up to which events were read: a claim reads on from there.
         self.cursor = "0-0"
         #: How many invocations wait, by function that has any, as of the last status.
@@ -176,6 +178,11 @@ class Outbound:
         for bucket in status.buckets:
             metrics.BUDGET_FACTOR.labels(bucket.gpu).set(bucket.factor)
             metrics.BUDGET_ACCOUNT.labels(bucket.gpu).set(bucket.tokens_s)
+        for gpu in self._bounded - status.yields.keys():
+            metrics.YIELD_SECONDS.remove(gpu)
+        for gpu, seconds in status.yields.items():
+            metrics.YIELD_SECONDS.labels(gpu).set(seconds)
+        self._bounded = status.yields.keys()
         if status.differing:
             metrics.AUDIT_DIFFERENCES.inc(status.differing)
             log.error("the arrays differ from a fresh count", entries=status.differing)
@@ -237,16 +244,19 @@ class Outbound:
                     decision=_reasons_json(dispatch.reasons, schedule_us).decode(),
                     schedule_us=schedule_us,
                     attempts=dispatch.attempts,
+                    urgent=dispatch.reasons.work_class == "urgent",
                 )
             )
         refused: list[Event] = []
-        for dispatch, claimed in zip(dispatches, self._claim(claims, lease_s), strict=True):
+        for dispatch, claim, claimed in zip(dispatches, claims, self._claim(claims, lease_s), strict=True):
             if claimed is None:
                 raise Fenced
             how = "ahead" if dispatch.ahead_s else "cold" if dispatch.cold else "warm"
             metrics.DECISIONS.labels("dispatch", how).inc()
             if log.is_enabled_for(logging.DEBUG):
                 _log(dispatch, claimed)
+            if claim.urgent:
+                metrics.BATCH_URGENT.inc(len(claimed))
             if dispatch.reasons.unforeseen:
                 metrics.UNFORESEEN.labels(dispatch.function, dispatch.reasons.unforeseen).inc()
             if len(claimed) != len(dispatch.attempts):
@@ -301,6 +311,7 @@ def _answer_json(now: float, found: Answer | None, bounds: FinishBounds | None) 
             finish_s=bounds.backlog_s if bounds is not None else None,
             reasons=_reasons_message(found.reasons, 0),
             budget_s=found.budget_s,
+            yield_s=found.yield_s,
         )
     )
 
@@ -321,6 +332,7 @@ def _reasons_message(reasons: Reasons, schedule_us: int) -> reasons_message.Reas
         refused={code.value: count for code, count in reasons.refused.items()},
         shadow=reasons.shadow,
         unforeseen=reasons.unforeseen or UNSET,
+        work_class=reasons.work_class or UNSET,
     )
 
 

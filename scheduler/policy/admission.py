@@ -6,7 +6,7 @@ trainings allow. It changes nothing.
 """
 
 from dataclasses import dataclass, field
-from math import exp2, inf, nan, sqrt
+from math import inf, nan, sqrt
 from random import Random
 from typing import Final
 
@@ -16,8 +16,9 @@ from scheduler.policy import kernel
 from scheduler.policy.batching import Batching
 from scheduler.policy.budget.budgets import Budgets
 from scheduler.policy.cluster import Bools, Cluster
-from scheduler.policy.decisions import Answer, FinishBounds
+from scheduler.policy.decisions import Answer, FinishBounds, PublishAdmission
 from scheduler.policy.demand import Demand
+from scheduler.policy.events import AdmissionDue, QuestionAsked
 from scheduler.policy.knobs import BudgetRule, Knobs
 from scheduler.policy.lanes import Waiting
 from scheduler.policy.ordering import Ordering
@@ -31,10 +32,6 @@ LONGEST_WAIT_S: Final = 60.0
 #: See :func:`with_margin`.
 CAUTION: Final = 1.5
 STRAY_S: Final = 0.4
-#: Weight of the newest arrival in the moving average of how long it took to be heard of, the longest that counts, and
-#: how many times the average it seldom takes. Each second without an arrival but the first halves what is above the least
-#: that was seen: where it has the gate refuse all, none arrives.
-HEARD_WEIGHT, HEARD_LONGEST_S, HEARD_SELDOM = 0.1, 0.1, 2.0
 #: A function that had something placed within so many seconds takes part in the division of what a budget leaves.
 ACTIVE_S: Final = 1.0
 
@@ -45,9 +42,9 @@ class _Supply:
     What all open token buckets hold together at the moment ``at``, and who shares it.
 
     ``refill``: seconds a second (inf: some GPU instance needs no budget; 0: none is open); ``tokens_s``; ``starts_s``:
-    seconds until the first bucket can pay anything; ``rows``: GPU instances that may be used. ``rivals``: functions
-    that take part in the division → their column in ``of_rivals`` [6, F]: SFQ tag, weight, cost and run time of one
-    invocation (seconds), how many wait, how many are placed a second.
+    seconds until the first bucket can pay anything; ``rows``: GPU instances that may be used. ``rivals``: functions, and
+    whether of their bulk work, that take part in the division → their column in ``of_rivals`` [6, F]: SFQ tag, weight, cost
+    and run time of one invocation (seconds), how many wait, how many are placed a second.
     """
 
     at: float = -1.0
@@ -55,14 +52,12 @@ class _Supply:
     tokens_s: float = 0.0
     starts_s: float = 0.0
     rows: Bools = field(default_factory=lambda: np.zeros(0, bool))
-    rivals: dict[str, int] = field(default_factory=dict)
+    rivals: dict[tuple[str, bool], int] = field(default_factory=dict)
     of_rivals: kernel.Floats = field(default_factory=lambda: np.zeros((6, 0)))
 
 
 class Admission:
-    """
-    Reads the state of the other parts; keeps what it computed for one moment, and how long arrivals take to be heard of.
-    """
+    """Reads the state of the other parts; keeps what it computed for one moment."""
 
     def __init__(
         self,
@@ -78,18 +73,6 @@ class Admission:
         self._knobs, self._cluster, self._waiting, self._overrides = knobs, cluster, waiting, overrides
         self._ordering, self._batching, self._placement, self._budgets = ordering, batching, placement, budgets
         self._supply = _Supply()
-        #: Seconds from an arrival to the round that hears of it.
-        self._heard_s, self._heard_at, self._heard_least_s = 0.0, 0.0, HEARD_LONGEST_S
-
-    def heard_after(self, now: float, seconds: float) -> None:
-        """An arrival was heard of so late."""
-        late_s, heard_s = min(max(0.0, seconds), HEARD_LONGEST_S), self._heard(now)
-        self._heard_s, self._heard_at = heard_s + HEARD_WEIGHT * (late_s - heard_s), now
-        self._heard_least_s = min(self._heard_least_s, late_s)
-
-    def _heard(self, now: float) -> float:
-        above_s = max(0.0, self._heard_s - self._heard_least_s)
-        return self._heard_s - above_s * (1.0 - exp2(min(0.0, 1.0 + self._heard_at - now)))
 
     def forget(self) -> None:
         """Something has happened: what was computed for this moment holds no more."""
@@ -117,7 +100,7 @@ class Admission:
             np.maximum(cluster.slots, 1.0),
         )
         instances = int(there.sum())
-        waiting = self._waiting.count(demand.function)
+        waiting = self._waiting.of_class(demand.function, False)
         starts_s, slowed = self._start(now, demand, usable, there > 0 if instances else usable)
         # A run as a placement will count it.
         guarded = (1.0 + self._knobs.guard) * (1.0 + slowed)
@@ -126,7 +109,7 @@ class Admission:
             # A cold start counts only where the function's own deadline has room for it: where it has none, a load is
             # asked for ahead (Dispatching).
             load_s = demand.host_s if (cluster.host(demand.column) & usable).any() else demand.load_s
-            cold = HEARD_SELDOM * self._heard(now) + load_s + demand.run_s(1) * guarded
+            cold = self._ordering.classes.heard.seldom_s(now) + load_s + demand.run_s(1) * guarded
             admits = cold if cold <= demand.spec.deadline_s else floor
             return FinishBounds(admits, floor, 0.0, waiting, cold if usable.any() else inf, row_s)
         most = demand.spec.max_batch
@@ -155,7 +138,7 @@ class Admission:
         # One at a time tries whether what was learned of a slow time still holds (Demand.forget).
         tries = not waiting and not under_way
         run_s = demand.run_s(1) if tries else demand.learned_s(min(most, waiting + 1))
-        heard_s = HEARD_SELDOM * self._heard(now)
+        heard_s = self._ordering.classes.heard.seldom_s(now)
         # A run that ends before its time leaves an instance free, except where a budget has to allow the next one.
         busy = under_way if starts_s and not unpaid else 0
         alone_s = (demand.run_s(1) if tries else demand.learned_s(1)) * (1.0 + self._knobs.guard)
@@ -208,6 +191,17 @@ class Admission:
         loading = rows & ~for_slot & (cell[kernel.OUTSTANDING] == 0)
         return np.where(loading, now + demand.load_s, ends)
 
+    def publication(self, now: float, due: AdmissionDue) -> PublishAdmission:
+        """The bounds of functions, and their priorities."""
+        bounds: dict[str, FinishBounds] = {}
+        priorities: dict[str, float] = {}
+        for function, revision in due.revisions.items():
+            demand = self._cluster.find(function, revision)
+            priorities[function] = 0.0 if demand is None else demand.priority
+            if demand is not None:
+                bounds[function] = self.bounds(now, demand)
+        return PublishAdmission(bounds=bounds, priorities=priorities, pressed=self.pressed(now))
+
     def pressed(self, now: float) -> bool:
         """
         Whether budgets of trainings limit what is placed: then the bounds change with each run. Not while nothing is
@@ -218,11 +212,15 @@ class Admission:
         supply = self._supply_at(now)
         return supply.refill < inf and bool(supply.rivals)
 
-    def answer(self, now: float, demand: Demand, rows: int, deadline_at: float) -> Answer:
+    def answer(self, now: float, demand: Demand, asked: QuestionAsked) -> Answer:
         """What would become of an invocation that came now, all GPU instances weighed."""
-        cluster, placement = self._cluster, self._placement
-        kind, run_s = cluster.kind(demand, rows), demand.run_s(rows)
-        weighed = placement.weigh(now, demand, kind, rows, deadline_at, False)
+        cluster, placement, classes = self._cluster, self._placement, self._ordering.classes
+        rows, deadline_at = asked.rows, asked.deadline_at
+        kind, run_s, ask = cluster.kind(demand, rows), demand.run_s(rows), None
+        if asked.bulk and classes.bounds(demand.function):
+            classes.begin(now)
+            ask = classes.ask(now, demand, 1)
+        weighed = placement.weigh(now, demand, kind, rows, deadline_at, False, ask=ask)
         row = placement.choose(now, demand, kind, weighed, deadline_at, rows, now, Random(self._knobs.seed))
         cold = row >= 0 and bool(cluster.cells[demand.column, kernel.STATE, row] < 0)
         open_ = cluster.finish[: len(cluster)][cluster.code[: len(cluster)] == kernel.OPEN]
@@ -234,7 +232,10 @@ class Admission:
             finish_at=float(cluster.finish[row]) if row >= 0 else nan,
             earliest_deadline_at=earliest if earliest < inf else None,
             reasons=placement.reasons(demand, kind, weighed, row, run_s, demand.priority),
-            budget_s=with_margin(max(0.0, self._unpaid(now, demand, self._waiting.count(demand.function))[0])),
+            budget_s=with_margin(
+                max(0.0, self._unpaid(now, demand, self._waiting.of_class(demand.function, asked.bulk))[0])
+            ),
+            yield_s=classes.most_s() if asked.bulk else None,
         )
 
     # ---- budgets -----------------------------------------------------------------------------------------------------
@@ -260,8 +261,8 @@ class Admission:
         tags, weights, costs, runs, waits, rates = supply.of_rivals
         shares = np.maximum(0.0, start - tags) * weights * costs / runs + costs * (tags <= start)
         slope = cost_s + float((weights * costs / runs).sum()) * run_s / weight
-        if demand.function in supply.rivals:
-            own = supply.rivals[demand.function]
+        own = supply.rivals.get((demand.function, False))
+        if own is not None:
             shares[own] = 0.0
             slope -= float(weights[own] * costs[own] / runs[own]) * run_s / weight
         own_s = (waiting + 1) * cost_s
@@ -294,23 +295,25 @@ class Admission:
         supply.refill = float(open_.sum()) - spare
         supply.tokens_s = float(tokens[usable & ~closed].sum())
         supply.rows = usable
-        rivals: dict[str, tuple[float, ...]] = {}
-        newest: dict[str, float] = {}
+        rivals: dict[tuple[str, bool], tuple[float, ...]] = {}
+        newest: dict[tuple[str, bool], float] = {}
         for demand in cluster.demands:
-            waiting = self._waiting.count(demand.function)
-            if waiting or now - demand.placed.last_at < ACTIVE_S:
-                if demand.placed.last_at < newest.get(demand.function, 0.0):
-                    continue  # another revision was placed since
-                newest[demand.function] = demand.placed.last_at
-                rivals[demand.function] = (
-                    self._ordering.tag(demand.function, bool(waiting)),
-                    self._ordering.weight(demand),
-                    self._cost_s(demand),
-                    demand.run_s(1),
-                    waiting,
-                    demand.placed.per_s(now),
-                )
-        supply.rivals = {function: place for place, function in enumerate(rivals)}
+            for bulk, placed in ((False, demand.placed), (True, demand.bulk_placed)):
+                key = demand.function, bulk
+                waiting = self._waiting.of_class(*key)
+                if waiting or now - placed.last_at < ACTIVE_S:
+                    if placed.last_at < newest.get(key, 0.0):
+                        continue  # another revision was placed since
+                    newest[key] = placed.last_at
+                    rivals[key] = (
+                        self._ordering.tag(demand.function, bool(waiting), bulk),
+                        self._ordering.weight(demand, bulk),
+                        self._cost_s(demand),
+                        demand.run_s(1),
+                        waiting,
+                        placed.per_s(now),
+                    )
+        supply.rivals = {key: place for place, key in enumerate(rivals)}
         supply.of_rivals = np.array(list(rivals.values()), float).reshape(-1, 6).T
         return supply
 

@@ -36,7 +36,7 @@ class Batch:
 
     ``kind``: what it weighs on others; ``expected_end_at`` and ``slowdown`` (a fraction: what a measured run time is
     divided by to give the time alone) as predicted when it was placed; ``charge_s``: training time that it was expected
-    to cost; ``position`` among the batches there.
+    to cost; ``bulk``: of class batch; ``position`` among the batches there.
     """
 
     row: int
@@ -49,6 +49,7 @@ class Batch:
     members: dict[str, int]
     slowdown: float = 0.0
     charge_s: float = 0.0
+    bulk: bool = False
     position: int = -1
 
 
@@ -201,7 +202,7 @@ class Cluster:
         self._at_home.append(set())
         self.rows[kernel.TABLED, row] = self.rows[kernel.TABLED_2, row] = _NO_TRAINING
         self.rows[kernel.FACTOR, row] = 1.0
-        self.rows[kernel.BUDGET, row] = self.rows[kernel.REFILL, row] = np.inf
+        self.rows[kernel.BUDGET, row] = self.rows[kernel.REFILL, row] = self.rows[kernel.YIELD, row] = np.inf
         self.refresh(row, 0.0)
         return row
 
@@ -386,6 +387,8 @@ class Cluster:
             self.batches[id_] = batch
         if len(there) > self.running.shape[1]:
             self._room(row)
+        if batch.bulk:
+            self.rows[kernel.BULK_USED, row] += 1.0
         kernel.begin(
             now,
             row,
@@ -418,6 +421,8 @@ class Cluster:
         elif not batch.members:
             row = batch.row
             there, demand, place = self.there[row], self.demands[batch.column], self._joined[row]
+            if batch.bulk:
+                self.rows[kernel.BULK_USED, row] -= 1.0
             last = there.pop()
             if last is not batch:
                 there[batch.position], last.position = last, batch.position

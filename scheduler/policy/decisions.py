@@ -32,6 +32,7 @@ class Refusal(StrEnum):
     PROTECTED = "protected"
     PINNED = "pinned"
     DRAINED = "drained"
+    YIELDS = "yields"
 
 
 #: The kernel's numbers in words.
@@ -51,6 +52,7 @@ REFUSALS: Mapping[int, Refusal] = {
     kernel.IS_PROTECTED: Refusal.PROTECTED,
     kernel.IS_ELSEWHERE: Refusal.PINNED,
     kernel.IS_DRAINED: Refusal.DRAINED,
+    kernel.YIELDS: Refusal.YIELDS,
 }
 
 
@@ -77,6 +79,8 @@ class Reasons:
     shadow: Shadow | None = None
     #: Of a cold start, why no instance stood ready (prewarm/status.py: ColdStartReason).
     unforeseen: str = ""
+    #: ``batch`` or ``urgent`` where it is bulk work; '' = it has users waiting.
+    work_class: str = ""
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -119,6 +123,7 @@ class Reasons:
                 reasons.refused,
                 reasons.shadow,
                 reasons.unforeseen,
+                reasons.work_class,
             )
             for reasons in (self, other)
         )
@@ -135,6 +140,7 @@ class Answer:
     ``row_gpu``: where it would go, None = nowhere so far; ``start_at`` and ``finish_at`` there (epoch seconds; nan
     where nowhere). ``earliest_deadline_at``: the earliest deadline that would be accepted as things are, None where
     another reason than time stands against it everywhere. ``budget_s``: seconds until the budgets of trainings allow it.
+    ``yield_s``: for how long a run of bulk work may go on where only that stands against it, None = nowhere.
     """
 
     row_gpu: str | None
@@ -144,6 +150,7 @@ class Answer:
     earliest_deadline_at: float | None
     reasons: Reasons
     budget_s: float
+    yield_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,12 +276,14 @@ class TokenBucket(NamedTuple):
 class PublishStatus:
     """
     ``waiting``: how many invocations wait, by function that has any; ``buckets``: of each GPU instance with a training;
-    ``differing``: entries of the arrays that differ from a fresh count, of which each is a defect.
+    ``differing``: entries of the arrays that differ from a fresh count, of which each is a defect; ``yields``: the longest
+    run of bulk work that is allowed on each GPU instance that bounds it, seconds.
     """
 
     waiting: Mapping[str, int]
     buckets: Sequence[TokenBucket]
     differing: int
+    yields: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

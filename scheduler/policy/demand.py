@@ -24,6 +24,8 @@ BEST_WEIGHT = 0.05
 RELAXED = 0.25
 #: Of how fast a revision's invocations are placed.
 PLACED_HALF_LIFE_S = 2.0
+#: The same of its bulk work.
+BULK_HALF_LIFE_S = 30.0
 #: Of an expectation above the declared time half the difference is forgotten in so many seconds without a run: what
 #: nobody tries is never learned. Twice as slowly, up to the second number, after each run that disproves it.
 FORGET_S, FORGET_SLOWEST_S = 1.0, 300.0
@@ -85,6 +87,9 @@ class Demand:
     #: when it began to wait, an instance became ready or its function was resumed.
     placed: Placements = field(init=False, default_factory=lambda: Placements(half_life_s=PLACED_HALF_LIFE_S))
     open_since: float = field(init=False, default=0.0)
+    #: The same of its bulk work, and since when that has waited.
+    bulk_placed: Placements = field(init=False, default_factory=lambda: Placements(half_life_s=BULK_HALF_LIFE_S))
+    bulk_since: float = field(init=False, default=0.0)
     #: How often something of it was learned.
     lessons: int = field(init=False, default=0)
     #: Rising, and what is known of each.

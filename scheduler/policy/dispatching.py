@@ -14,6 +14,7 @@ from scheduler.policy import kernel
 from scheduler.policy.batching import Batching
 from scheduler.policy.budget.budgets import Budgets
 from scheduler.policy.budget.reservations import Reservations
+from scheduler.policy.classes import Classes
 from scheduler.policy.cluster import Batch, Cluster
 from scheduler.policy.decisions import Decision, Dispatch, Prewarm
 from scheduler.policy.demand import Demand
@@ -40,6 +41,7 @@ class Dispatching:
         knobs: Knobs,
         cluster: Cluster,
         waiting: Waiting,
+        classes: Classes,
         load: LoadSwitch,
         overrides: Overrides,
         ordering: Ordering,
@@ -50,7 +52,7 @@ class Dispatching:
         prewarmer: Prewarmer | None,
     ) -> None:
         self._knobs, self._cluster, self._waiting, self._load = knobs, cluster, waiting, load
-        self._overrides, self._ordering, self._placement = overrides, ordering, placement
+        self._classes, self._overrides, self._ordering, self._placement = classes, overrides, ordering, placement
         self._budgets, self._reservations, self._batching = budgets, reservations, batching
         self._prewarmer = prewarmer
         #: (function, revision) → when its load was last asked for, so that one is asked for once.
@@ -65,10 +67,11 @@ class Dispatching:
         reservations, batching = self._reservations, self._batching
         reservations.paid_at = self._ahead_at = inf
         batching.begin()
+        self._classes.wake_at = inf
         if len(self._waiting):
             self._place(now, self._expire(now, decisions), decisions)
             reservations.release(now)
-        self.wake_at = min(reservations.paid_at, batching.wake_at, self._ahead_at)
+        self.wake_at = min(reservations.paid_at, batching.wake_at, self._ahead_at, self._classes.wake_at)
 
     def sole(self, row: int, at: float) -> tuple[int, float]:
         """The one column that has run on a row, and since when; (-1, ``at``) before any."""
@@ -97,7 +100,7 @@ class Dispatching:
                     self._waiting.take(lane, 1)
                     if not self._overrides.holds(lane[0]):
                         since = max(demand.open_since, self._cluster.open_since, head.arrival_at)
-                        demand.placed.add(now, 0, since)
+                        (demand.bulk_placed if lane[3] else demand.placed).add(now, 0, since)
                     if not self._cluster.cells[demand.column, kernel.OUTSTANDING].any():
                         demand.relax()
                     why, held = self._overrides.against(demand)
@@ -129,6 +132,11 @@ class Dispatching:
         # So is a choice by a rule of one's own.
         fast = fast and self._knobs.rule is None
         open_ = self._overrides.without_paused(heads)
+        if self._waiting.bulk:
+            self._classes.begin(now)
+            for lane, (demand, _) in open_.items():
+                if lane[3]:
+                    self._classes.judge(now, lane, demand)
         if self._knobs.order is Order.PRIORITY and self._knobs.rule is None:
             for priority, lane in self._ordering.by_priority(now, open_):
                 while self._place_one(now, lane, open_[lane][0], priority, fast, decisions):
@@ -162,20 +170,27 @@ class Dispatching:
         members = waiting = self._waiting.first(lane, demand.spec.max_batch)
         if not members:
             return False
+        ask, bounded = None, lane[3] and self._classes.bounds(lane[0])
+        if bounded:
+            members = members[: self._classes.most(demand, [member.rows for member in members])]
         while True:
+            if bounded:
+                ask = self._classes.ask(now, demand, len(members))
             rows = sum(member.rows for member in members)
             kind, deadline_at = cluster.kind(demand, rows), members[0].deadline_at
             run_s = demand.run_s(rows)
-            weighed = self._placement.weigh(now, demand, kind, rows, deadline_at, fast, run_s)
+            weighed = self._placement.weigh(now, demand, kind, rows, deadline_at, fast, run_s, ask)
             row = self._placement.choose(now, demand, kind, weighed, deadline_at, rows, members[0].arrival_at)
             ahead_s, start_at = 0.0, now
-            if row < 0 and self._may_go_ahead(demand, rows, run_s):
+            if row < 0 and self._may_go_ahead(demand, rows, run_s) and (not bounded or self._classes.free):
                 row, found, start_at = self._placement.ahead(now, demand, kind, rows, deadline_at)
                 if found is not None:
                     weighed, ahead_s = found, self._patience_s(now, demand, row)
                     break
                 self._ahead_at = min(self._ahead_at, start_at)
             if row >= 0:
+                if lane[3]:
+                    break
                 delay = self._batching.delay_to_fill(now, demand, kind, rows, members[0], row, waiting)
                 if delay is None:
                     break
@@ -208,6 +223,10 @@ class Dispatching:
             reasons = replace(
                 reasons, shadow=self._placement.shadowed(now, demand, kind, rows, deadline_at, members[0].arrival_at)
             )
+        placed, since, bulk = demand.placed, demand.open_since, lane[3]
+        if bulk:
+            placed, since, bulk = demand.bulk_placed, demand.bulk_since, lane[0] not in self._classes.urgent
+            reasons = replace(reasons, work_class="batch" if bulk else "urgent")
         batch = Batch(
             row=row,
             column=demand.column,
@@ -218,6 +237,7 @@ class Dispatching:
             expected_end_at=expected_end_at,
             members={member.id: member.attempt + 1 for member in members},
             slowdown=slowdown,
+            bulk=bulk,
         )
         decisions.append(
             Dispatch(
@@ -233,12 +253,16 @@ class Dispatching:
         if self._budgets.kept(row):
             batch.charge_s = self._budgets.charge_run(now, row, kind, run_s)
         self._waiting.take_these(members)
-        demand.placed.add(now, len(members), max(demand.open_since, cluster.open_since, members[0].arrival_at))
-        self._ordering.placed(demand, run_s)
+        placed.add(now, len(members), max(since, cluster.open_since, members[0].arrival_at))
+        self._ordering.placed(demand, run_s, lane[3])
         if ahead_s:
             cluster.send_ahead(batch)
         else:
             cluster.begin(batch, now)
+            if bulk:
+                self._classes.placed(now, batch)
+                if self._classes.shares(now, demand):
+                    self._load_another(now, demand, row, decisions)
         if row not in self._sole or self._sole[row][0] != demand.column:
             self._sole[row] = (demand.column, now)
         return True
@@ -302,15 +326,26 @@ class Dispatching:
         loading it.
         """
         cluster, cell = self._cluster, self._cluster.cells[demand.column]
-        key = (demand.function, demand.revision)
         if row < 0 or len(cluster.homes[demand.column]):
             return
-        if not self._overrides.may_load(demand) or cell[kernel.RESIDENT].any() or cell[kernel.OUTSTANDING].any():
-            return
-        if now - self._loaded_at.get(key, -np.inf) < 2 * demand.load_s + 1.0:
+        if not cell[kernel.RESIDENT].any() and not cell[kernel.OUTSTANDING].any():
+            self._have(now, demand, row, 1, decisions)
+
+    def _load_another(self, now: float, demand: Demand, row: int, decisions: list[Decision]) -> None:
+        """Load a second instance where bulk work has the only one of a function that has users waiting too."""
+        rows, resident = self._cluster.rows, self._cluster.cells.item(demand.column, kernel.RESIDENT, row)
+        room_mib = rows[kernel.MEMORY_FREE, row] - rows[kernel.RESERVED, row]
+        if resident == 1 and demand.spec.max_warm > 1 and rows[kernel.SLOTS, row] > 1 and room_mib >= demand.memory_mib:
+            self._have(now, demand, row, 2, decisions)
+
+    def _have(self, now: float, demand: Demand, row: int, instances: int, decisions: list[Decision]) -> None:
+        """Have so many instances there, asked for once while they may be on their way."""
+        key = (demand.function, demand.revision)
+        if not self._overrides.may_load(demand) or now - self._loaded_at.get(key, -np.inf) < 2 * demand.load_s + 1.0:
             return
         self._loaded_at[key] = now
-        decisions.append(Prewarm(function=demand.function, revision=demand.revision, gpu=cluster.names[row]))
+        gpu = self._cluster.names[row]
+        decisions.append(Prewarm(function=key[0], revision=key[1], gpu=gpu, instances=instances))
 
 
 def ending(invocation: InvocationArrived, action: EndAction, cause: Cause, why: EndedFor) -> End:

@@ -14,12 +14,11 @@ from scheduler.policy.admission import Admission
 from scheduler.policy.batching import Batching
 from scheduler.policy.budget.budgets import Budgets
 from scheduler.policy.budget.reservations import Reservations
+from scheduler.policy.classes import Classes
 from scheduler.policy.cluster import Batch, Bools, Cluster
 from scheduler.policy.decisions import (
     Decision,
-    FinishBounds,
     Offload,
-    PublishAdmission,
     PublishLearned,
     PublishPrewarmStatus,
     PublishStatus,
@@ -63,7 +62,7 @@ from scheduler.policy.overrides import Overrides
 from scheduler.policy.placement import Placement
 from scheduler.policy.policy import Round
 from scheduler.policy.prewarm.prewarmer import Prewarmer
-from smore.domain.function import FunctionSpec
+from smore.domain.function import FunctionSpec, WorkClass
 from smore.domain.invocation import Cause, End, EndedFor
 from smore.domain.learned import Learned
 
@@ -96,8 +95,9 @@ class Engine:
         self.waiting = Waiting()
         self.load = LoadSwitch(high=knobs.load_hi, low=knobs.load_lo, hold_s=knobs.hold_s)
         self.overrides = Overrides(cluster)
-        self.ordering = Ordering(knobs, cluster, self.overrides)
         self.placement = Placement(knobs, shadow, cluster, self.overrides)
+        self.classes = Classes(knobs, cluster, self.waiting, self.placement.ask)
+        self.ordering = Ordering(knobs, cluster, self.overrides, self.classes)
         self.budgets = Budgets(knobs, cluster)
         self.batching = Batching(knobs, cluster, self.budgets)
         self.admission = Admission(
@@ -108,6 +108,7 @@ class Engine:
             knobs=knobs,
             cluster=cluster,
             waiting=self.waiting,
+            classes=self.classes,
             load=self.load,
             overrides=self.overrides,
             ordering=self.ordering,
@@ -213,13 +214,19 @@ class Engine:
         if event.deadline_at < now + QUARANTINE_S and self.cluster.keeps_out(demand.column):
             decisions.append(_kept_out(event))
             return
-        if event.attempt == 0 and self._began:
-            self.admission.heard_after(now, now - event.arrival_at)
+        if event.bulk:
+            # Inputs come by the thousand: how late the last of those was heard of is no user's wait.
+            event = self.classes.of(event)
+        elif event.attempt == 0 and self._began:
+            self.classes.heard.add(now, now - event.arrival_at)
         self.load.arrived(now, demand.run_s(event.rows))
-        waiting = bool(self.waiting.count(event.function))
-        if not waiting:
-            demand.open_since = now
-        self.ordering.arrived(event.function, waiting)
+        bulk = event.bulk
+        if not self.waiting.of_class(event.function, bulk):
+            if bulk:
+                self.classes.arrived(now, demand)
+            else:
+                demand.open_since = now
+            self.ordering.begins(event.function, bulk)
         self.waiting.add(event)
         if self.prewarmer is not None and event.attempt == 0:
             self.prewarmer.arrived(now, demand)
@@ -233,8 +240,10 @@ class Engine:
             if self.prewarmer is not None:
                 self._idle(now, demand)
             if event.run_s is not None:
-                # Of the last member of a warm batch: its run time teaches.
-                demand.observe_run(now, event.batch_rows, event.run_s, batch.slowdown)
+                # Of the last member of a warm batch: its run time teaches, unless others held it back.
+                held_back = event.idle and demand.spec.work_class is WorkClass.STANDARD
+                if not held_back or event.run_s < demand.learned_s(event.batch_rows):
+                    demand.observe_run(now, event.batch_rows, event.run_s, batch.slowdown)
                 self.budgets.settle(now, batch, event.run_s)
 
     def _idle(self, now: float, demand: Demand) -> None:
@@ -265,6 +274,7 @@ class Engine:
                 deadline_at=event.deadline_at,
                 expected_end_at=event.since_at + demand.load_s + run_s,
                 members={event.id: event.attempt},
+                bulk=event.bulk,
             ),
             now,
             event.begun,
@@ -363,16 +373,17 @@ class Engine:
                 demand = self.cluster.find(question.function, question.revision)
                 if demand is None:
                     return [QuestionAnswered(id=question.id, answer=None, bounds=None)]
-                answer = self.admission.answer(now, demand, question.rows, question.deadline_at)
+                answer = self.admission.answer(now, demand, question)
                 return [QuestionAnswered(id=question.id, answer=answer, bounds=self.admission.bounds(now, demand))]
             case AdmissionDue():
-                return [self._admission(now, question)]
+                return [self.admission.publication(now, question)]
             case StatusDue():
                 return [
                     PublishStatus(
                         waiting={function: self.waiting.count(function) for function in self.waiting.functions()},
                         buckets=self.budgets.buckets(now),
                         differing=self.cluster.differing(),
+                        yields=self.classes.yields(),
                     )
                 ]
             case PrewarmStatusDue():
@@ -384,28 +395,9 @@ class Engine:
                     )
                 ]
             case LearnedDue():
-                return [PublishLearned(functions=self._learned(question), costs=self.budgets.learned())]
+                return [PublishLearned(functions=_learned(self.cluster, question), costs=self.budgets.learned())]
             case _:
                 assert_never(question)
-
-    def _admission(self, now: float, due: AdmissionDue) -> PublishAdmission:
-        bounds: dict[str, FinishBounds] = {}
-        priorities: dict[str, float] = {}
-        for function, revision in due.revisions.items():
-            demand = self.cluster.find(function, revision)
-            priorities[function] = 0.0 if demand is None else demand.priority
-            if demand is not None:
-                bounds[function] = self.admission.bounds(now, demand)
-        return PublishAdmission(bounds=bounds, priorities=priorities, pressed=self.admission.pressed(now))
-
-    def _learned(self, due: LearnedDue) -> dict[str, Learned]:
-        found = {}
-        for function, revision in due.revisions.items():
-            demand, kept = self.cluster.find(function, revision), due.kept.get(function)
-            before = (kept.revision, kept.lessons) if kept is not None else (revision, 0)
-            if demand is not None and before != (revision, demand.lessons):
-                found[function] = demand.learned()
-        return found
 
     # ---- what the prewarmer asks (prewarm/prewarmer.py: PlacementView) -----------------------------------------------
 
@@ -456,3 +448,13 @@ def prepare() -> None:
     engine.cluster.take_tokens(0, 1.0, 1.0)
     engine.decide(1.0, [arrival])
     engine.decide(1.0, [StatusDue()])
+
+
+def _learned(cluster: Cluster, due: LearnedDue) -> dict[str, Learned]:
+    found = {}
+    for function, revision in due.revisions.items():
+        demand, kept = cluster.find(function, revision), due.kept.get(function)
+        before = (kept.revision, kept.lessons) if kept is not None else (revision, 0)
+        if demand is not None and before != (revision, demand.lessons):
+            found[function] = demand.learned()
+    return found

@@ -38,7 +38,10 @@ class TrafficMoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvocationArrived:
-    """An invocation waits (new, or back in the queue: then ``attempt`` > 0). ``alone``: it must not share a batch."""
+    """
+    An invocation waits (new, or back in the queue: then ``attempt`` > 0). ``alone``: it must not share a batch; ``bulk``:
+    it is of class batch.
+    """
 
     function: str
     revision: int
@@ -49,6 +52,7 @@ class InvocationArrived:
     rows: int = 1
     shape: str = ""
     alone: bool = False
+    bulk: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,19 +71,21 @@ class InvocationHeld:
     since_at: float
     deadline_at: float = inf
     begun: bool = True
+    bulk: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvocationSettled:
     """
     It has ended. ``run_s`` is the measured run time of its warm batch of ``batch_rows`` rows; None = cold, or not run
-    to the end.
+    to the end. ``idle``: others held that back.
     """
 
     id: str
     attempt: int
     run_s: float | None = None
     batch_rows: int = 0
+    idle: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +254,7 @@ class QuestionAsked:
     revision: int
     rows: int
     deadline_at: float
+    bulk: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,8 @@ def is_kept(function: Any) -> bool:
 # second, and when it was counted; FACTOR: what a predicted loss is multiplied by (measured over predicted).
 # REFUSAL: why no batch may go there, or OPEN; PROTECTED: unregistered processes compute there; TABLED: its training's
 # row in the table of its place, -1 = none; VICTIM: that training's model there; TABLED_2, VICTIM_2: of a second
-# training. The first eight are what a scan reads of every row: a cache line.
+# training; YIELD: for how long a run of bulk work may go on there, seconds; LONG_AT: from when on a single invocation of it
+# may run for longer all the same; BULK_USED: slots that bulk work has. The first eight are what a scan reads of every row: a cache line.
 (
     REFUSAL,
     SM,
@@ -80,8 +81,11 @@ def is_kept(function: Any) -> bool:
     VICTIM,
     TABLED_2,
     VICTIM_2,
-) = range(23)
-ROW_FIELDS: Final = 23
+    YIELD,
+    LONG_AT,
+    BULK_USED,
+) = range(26)
+ROW_FIELDS: Final = 26
 
 # AWAY: the function is pinned to other GPU instances. PARKED: instances whose weights lie in host memory, as reported.
 RESIDENT, LOADING, OUTSTANDING, FREE_AT, QUARANTINED, STATE, AWAY, PARKED = range(8)
@@ -112,8 +116,14 @@ RUN_FIELDS: Final = 7
     A_CHOICE,
     A_UPPER,
     A_CAP_S,
-) = range(11)
-ASK_FIELDS: Final = 11
+    A_BULK,
+    A_KEEPS,
+) = range(13)
+ASK_FIELDS: Final = 13
+
+#: A_BULK: work that has users waiting; bulk work, whose runs are bounded; a single invocation of it, whose run may be
+#: longer from LONG_AT on. A_KEEPS: bulk work of a function that has users waiting too, which keep one of several instances.
+NOT_BULK, BULK, BULK_ROW = 0.0, 1.0, 2.0
 
 #: A_SM_RULE: no test, all that is there, the training alone (EDF-util).
 SM_NONE, SM_TOTAL, SM_TRAINING_ONLY = 0.0, 1.0, 2.0
@@ -141,8 +151,9 @@ LEAST_IMPACT, LEAST_UTILISED = 0.0, 1.0
     IS_PROTECTED,
     IS_ELSEWHERE,
     IS_DRAINED,
-) = range(16)
-CODES: Final = 16
+    YIELDS,
+) = range(17)
+CODES: Final = 17
 #: The fact PAUSED of a GPU instance that is open, paused, or drained.
 NOT_PAUSED, HELD, DRAINED = 0.0, 1.0, 2.0
 #: States below 0: no idle instance, but one could be loaded, or taken out of host memory.
@@ -686,6 +697,8 @@ def weigh(
     sm_room = knobs[A_SM_CAP] - share if knobs[A_SM_RULE] != SM_NONE else np.inf
     strictly = knobs[A_SM_RULE] == SM_TRAINING_ONLY
     budgeted, tau, cap_s = knobs[A_BUDGET_RULE], knobs[A_TAU_FUNCTION], knobs[A_CAP_S]
+    bulk, keeps = knobs[A_BULK], knobs[A_KEEPS] > 0.0
+    residents, outstanding, loading = cells[column, RESIDENT], cells[column, OUTSTANDING], cells[column, LOADING]
     accept, protect, beside = knobs[A_ACCEPT] > 0.0, knobs[A_PROTECT] > 0.0, knobs[A_BESIDE] > 0.0
     best_warm, best_cold, late_row, seen, parked = -1, -1, -1, 0, False
     earliest, late_key, key_warm, key_cold = np.inf, np.inf, np.inf, np.inf
@@ -709,6 +722,16 @@ def weigh(
             why = int(gates[row])
         elif state > 0.0:
             why = int(state)
+        elif bulk != NOT_BULK and 1.0 < rows[SLOTS, row] <= rows[BULK_USED, row] + 1.0:
+            why = NO_SLOT  # of several slots bulk work never has the last one
+        elif keeps and state == OPEN and 1.0 < residents[row] <= max(outstanding[row], loading[row]) + 1.0:
+            why = BUSY  # nor the last idle instance of several
+        elif (
+            bulk != NOT_BULK
+            and guarded_s * (1.0 + slowed[row]) > rows[YIELD, row]
+            and (bulk == BULK or now < rows[LONG_AT, row])
+        ):
+            why = YIELDS
         elif cold and free[row] - reserved[row] < memory:
             why = NO_MEMORY
         elif sm[row] > sm_room or (strictly and sm[row] == sm_room):

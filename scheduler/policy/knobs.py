@@ -60,6 +60,18 @@ class BudgetRule(StrEnum):
     BUCKET = "account"
 
 
+class ClassRule(StrEnum):
+    """
+    What sets bulk work (class batch) apart: nothing; a share, a bound on its runs and a slot that it leaves free
+    (classes.py); that it comes after all else; or that it runs only while nothing else waits or runs there.
+    """
+
+    NONE = "none"
+    BOUND = "bound"
+    TIER = "tier"
+    TEMPORAL = "temporal"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
     """
@@ -93,6 +105,8 @@ class Knobs:
     warm_first            GPU instances with an idle warm instance come first                         bool         A24
     impact                weights of training, function, functions there                              >= 0         A27
     ageing_per_s          added to the normalised P per second of waiting, where P is the order       >= 0         A20
+    classes               what sets bulk work apart                                                   ClassRule    none
+    batch_share           weight of bulk work against the largest, where shares are the order         0..1         none
     recorded              candidates that are kept with a decision                                    >= 1         none
     rule                  a placement rule of one's own in place of ``order`` and ``choice``         None, object none
     seed                  of the sample and of random choice                                          int          none
@@ -128,6 +142,8 @@ class Knobs:
     warm_first: bool = False
     impact: tuple[float, float, float] = (1.0, 1.0, 1.0)
     ageing_per_s: float = 0.0
+    classes: ClassRule = ClassRule.NONE
+    batch_share: float = 0.05
     recorded: int = 8
     rule: PlacementRule | None = None
     seed: int = 0
@@ -151,6 +167,7 @@ class Knobs:
             ("d_share", 0 <= self.d_share <= 1),
             ("impact", len(self.impact) == 3 and all(weight >= 0 and isfinite(weight) for weight in self.impact)),
             ("ageing_per_s", 0 <= self.ageing_per_s < inf),
+            ("batch_share", 0 < self.batch_share <= 1),
             ("recorded", self.recorded >= 1),
         ):
             if not good:
@@ -186,6 +203,7 @@ _PRODUCT: Final = replace(
     guard=0.05,
     memory_reserve=0.0,
     fast_from=512,
+    classes=ClassRule.BOUND,
 )
 _RANDOM: Final = replace(_PLAIN, name="random", order=Order.ARRIVAL, choice=Choice.RANDOM)
 _EDF_UTIL: Final = replace(
@@ -209,7 +227,8 @@ def _all_executed(knobs: Knobs) -> Knobs:
 #: refuse by it; it rests on predicted degradation. ``-b<n>``: with a budget of n per cent for trainings that name none.
 #: Of EDF-util the paper leaves open what becomes of late invocations and which of the GPU instances that pass it takes;
 #: of Random it says that all are executed. ``-all`` executes late ones, the others drop what cannot be in time;
-#: ``-spread`` takes any of those that pass at random, the other the least utilised by its counter.
+#: ``-spread`` takes any of those that pass at random, the other the least utilised by its counter. ``classless``, ``tier``
+#: and ``temporal``: the product with another rule for bulk work.
 PRESETS: Final[Mapping[str, Knobs]] = {
     knobs.name: knobs
     for knobs in (
@@ -219,6 +238,14 @@ PRESETS: Final[Mapping[str, Knobs]] = {
         replace(_SMORE, name="smore-no-fast", fast=False),
         _PRODUCT,
         *(replace(_PRODUCT, name=f"smore-product-b{budget}", tau_training=budget / 100) for budget in BUDGETS),
+        *(
+            replace(_PRODUCT, name=name, classes=rule)
+            for name, rule in (
+                ("classless", ClassRule.NONE),
+                ("tier", ClassRule.TIER),
+                ("temporal", ClassRule.TEMPORAL),
+            )
+        ),
         replace(_SMORE, name="elasticflow", order=Order.DEADLINE, fast=False),
         *(made for knobs in (_RANDOM, _EDF_UTIL, _EDF_UTIL_SPREAD) for made in (knobs, _all_executed(knobs))),
         replace(_EDF_UTIL, name="edf-util-total", sm_rule=SmRule.TOTAL),

@@ -9,14 +9,15 @@ from heapq import heappop, heappush
 
 from scheduler.policy.events import InvocationArrived
 
-Lane = tuple[str, int, str]
+#: Function, revision, shape, whether it is bulk work (class batch).
+Lane = tuple[str, int, str, bool]
 #: Deadline, arrival, id.
 Entry = tuple[float, float, str]
 
 
 @dataclass(slots=True)
 class Waiting:
-    """Lanes keyed (function, revision, shape); an invocation that must run alone has a lane of its own."""
+    """Lanes keyed by :data:`Lane`; an invocation that must run alone has a lane of its own."""
 
     _lanes: dict[Lane, list[Entry]] = field(default_factory=dict)
     _invocations: dict[str, InvocationArrived] = field(default_factory=dict)
@@ -24,6 +25,9 @@ class Waiting:
     _entries: dict[str, Entry] = field(default_factory=dict)
     _of_function: dict[str, dict[Lane, None]] = field(default_factory=dict)
     _count: dict[str, int] = field(default_factory=dict)
+    #: How many of those are bulk work, and of all functions together.
+    _bulk: dict[str, int] = field(default_factory=dict)
+    bulk: int = 0
 
     def __len__(self) -> int:
         return len(self._invocations)
@@ -34,7 +38,7 @@ class Waiting:
     @staticmethod
     def lane_of(invocation: InvocationArrived) -> Lane:
         shape = f"!{invocation.id}" if invocation.alone else invocation.shape
-        return (invocation.function, invocation.revision, shape)
+        return (invocation.function, invocation.revision, shape, invocation.bulk)
 
     def add(self, invocation: InvocationArrived) -> None:
         if invocation.id in self._invocations:
@@ -48,6 +52,9 @@ class Waiting:
         entry = self._entries[invocation.id] = (invocation.deadline_at, invocation.arrival_at, invocation.id)
         heappush(heap, entry)
         self._count[invocation.function] = self._count.get(invocation.function, 0) + 1
+        if invocation.bulk:
+            self._bulk[invocation.function] = self._bulk.get(invocation.function, 0) + 1
+            self.bulk += 1
 
     def remove(self, id_: str) -> InvocationArrived | None:
         """Forget one. Its entry in the heap is passed over when it comes up."""
@@ -59,6 +66,9 @@ class Waiting:
                 self._count[invocation.function] = left
             else:
                 del self._count[invocation.function]
+            if invocation.bulk:
+                self._bulk[invocation.function] -= 1
+                self.bulk -= 1
         return invocation
 
     def functions(self) -> list[str]:
@@ -66,6 +76,11 @@ class Waiting:
 
     def count(self, function: str) -> int:
         return self._count.get(function, 0)
+
+    def of_class(self, function: str, bulk: bool) -> int:
+        """How many wait of a function that are bulk work, or of those that are not."""
+        count = self._bulk.get(function, 0)
+        return count if bulk else self.count(function) - count
 
     def lanes(self, function: str) -> list[Lane]:
         """Lanes of a function that hold something, the earliest deadline first. Empty ones are dropped on the way."""
@@ -132,9 +147,15 @@ class Waiting:
         """How many wait in a lane."""
         return sum(self._live(entry) for entry in self._lanes.get(lane, ()))
 
+    def entries(self, lane: Lane) -> list[Entry]:
+        """Of all that wait in a lane, in any order."""
+        return [entry for entry in self._lanes.get(lane, ()) if self._live(entry)]
+
     def oldest(self, function: str, now: float) -> float:
-        """When the oldest head of a function's lanes arrived; ``now`` without any."""
-        heads = [head.arrival_at for lane in self.lanes(function) if (head := self.head(lane)) is not None]
+        """When the oldest head of a function's lanes arrived, bulk work left out; ``now`` without any."""
+        heads = [
+            head.arrival_at for lane in self.lanes(function) if not lane[3] and (head := self.head(lane)) is not None
+        ]
         return min(heads, default=now)
 
     def of_function(self, function: str) -> Iterator[InvocationArrived]:

@@ -4,9 +4,13 @@ A23).
 """
 
 from dataclasses import dataclass, field
-from math import log
+from math import exp2, log
 from typing import Final
 
+#: Weight of the newest arrival in the moving average of how long it took to be heard of, the longest that counts, and
+#: how many times the average it seldom takes. Each second without an arrival but the first halves what is above the least
+#: that was seen: where it has the gate refuse all, none arrives.
+HEARD_WEIGHT, HEARD_LONGEST_S, HEARD_SELDOM = 0.1, 0.1, 2.0
 #: Seconds after which an arrival counts half.
 HALF_LIFE_S: Final = 1.0
 _LN2: Final = log(2.0)
@@ -76,6 +80,29 @@ class Placements:
     def _left(self, now: float) -> float:
         left: float = 0.5 ** (max(0.0, now - self._at) / self.half_life_s)
         return left
+
+
+@dataclass(slots=True, kw_only=True)
+class Lateness:
+    """Seconds from an arrival to the round that hears of it."""
+
+    _mean_s: float = 0.0
+    _at: float = 0.0
+    _least_s: float = HEARD_LONGEST_S
+
+    def add(self, now: float, seconds: float) -> None:
+        """An arrival was heard of so late."""
+        late_s, mean_s = min(max(0.0, seconds), HEARD_LONGEST_S), self._mean(now)
+        self._mean_s, self._at = mean_s + HEARD_WEIGHT * (late_s - mean_s), now
+        self._least_s = min(self._least_s, late_s)
+
+    def seldom_s(self, now: float) -> float:
+        """It seldom takes longer."""
+        return HEARD_SELDOM * self._mean(now)
+
+    def _mean(self, now: float) -> float:
+        above_s = max(0.0, self._mean_s - self._least_s)
+        return self._mean_s - above_s * (1.0 - exp2(min(0.0, 1.0 + self._at - now)))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,19 +3,22 @@ Which lane is tried next in a round: by weighted shares of the run time (start-t
 ageing, by deadline or by arrival.
 
 Starvation bounds. By shares, with weights by Eq. 5 (SFQ): over any interval in which a function f waits,
-``service(g) / w_g - service(f) / w_f`` is at most one batch for every other function g; what a token bucket must still
-earn for the function whose turn it is, no function after it takes. By P with ``ageing_per_s`` > 0: a function whose
-head has waited ``1 / ageing_per_s`` seconds longer than any other's comes before it whatever their priorities are,
-because normalised priorities differ by at most one. An invocation waits at most until its deadline: then it expires.
+``service(g) / w_g - service(f) / w_f`` is at most one batch for every other function g, where bulk work counts as a
+function of its own; what a token bucket must still earn for the function whose turn it is, no function after it takes.
+By P with ``ageing_per_s`` > 0: a function whose head has waited ``1 / ageing_per_s`` seconds longer than any other's
+comes before it whatever their priorities are, because normalised priorities differ by at most one. An invocation waits
+at most until its deadline: then it expires.
 """
 
 from collections.abc import Mapping
+from math import inf
 from typing import Final
 
+from scheduler.policy.classes import Classes
 from scheduler.policy.cluster import Cluster
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import InvocationArrived
-from scheduler.policy.knobs import Knobs, Order
+from scheduler.policy.knobs import ClassRule, Knobs, Order
 from scheduler.policy.lanes import Lane
 from scheduler.policy.overrides import Overrides
 from scheduler.policy.own_rule import OwnRule
@@ -33,37 +36,44 @@ OrderKey = tuple[float, float, float, str, Lane]
 class Ordering:
     """The order of one policy, over the functions of its cluster."""
 
-    def __init__(self, knobs: Knobs, cluster: Cluster, overrides: Overrides) -> None:
-        self._knobs, self._cluster, self._overrides = knobs, cluster, overrides
+    def __init__(self, knobs: Knobs, cluster: Cluster, overrides: Overrides, classes: Classes) -> None:
+        self._knobs, self._cluster, self._overrides, self.classes = knobs, cluster, overrides, classes
+        self._bulk_last = knobs.classes in (ClassRule.TIER, ClassRule.TEMPORAL)
         self._rule = OwnRule(knobs.name, knobs.rule) if knobs.rule is not None else None
-        #: Function → its SFQ tag: the run time that it has had, divided by its weight, seconds.
-        self._tags: dict[str, float] = {}
+        #: Function → its SFQ tag: the run time that it has had, divided by its weight, seconds; the same of bulk work.
+        self._tags: tuple[dict[str, float], dict[str, float]] = {}, {}
         #: The tag of the function that was placed last, before that placement.
         self._virtual_time = 0.0
         #: The largest P of all revisions; None = to be computed.
         self._largest: float | None = None
 
-    def arrived(self, function: str, waiting: bool) -> None:
+    def begins(self, function: str, bulk: bool) -> None:
         """
-        An invocation arrived; ``waiting``: others of its function wait already.
+        An invocation arrived, and no other of its function and class waits.
 
-        A function that was idle starts at the current virtual time (SFQ), so idleness earns no credit.
+        What was idle starts at the current virtual time (SFQ), so idleness earns no credit.
         """
-        if not waiting:
-            self._tags[function] = max(self._virtual_time, self._tags.get(function, 0.0))
+        tags = self._tags[bulk]
+        tags[function] = max(self._virtual_time, tags.get(function, 0.0))
 
-    def placed(self, demand: Demand, run_s: float) -> None:
+    def placed(self, demand: Demand, run_s: float, bulk: bool) -> None:
         """A batch of a function was placed: its tag advances by the run time over its weight."""
-        self._virtual_time = self._tags[demand.function]
-        self._tags[demand.function] += run_s / self.weight(demand)
+        tags, function = self._tags[bulk], demand.function
+        self._virtual_time = tags[function]
+        tags[function] += run_s / self.weight(demand, bulk)
 
-    def tag(self, function: str, waiting: bool) -> float:
-        """The tag at which a function's next invocation starts, seconds; ``waiting`` as in :meth:`arrived`."""
-        tag = self._tags.get(function, 0.0)
+    def tag(self, function: str, waiting: bool, bulk: bool = False) -> float:
+        """The tag at which a function's next invocation starts, seconds; ``waiting``: others wait already."""
+        tag = self._tags[bulk].get(function, 0.0)
         return tag if waiting else max(tag, self._virtual_time)
 
-    def weight(self, demand: Demand) -> float:
-        """Eq. 5 over the largest one, :data:`LEAST_SHARE` to 1, times the boost that an administrator gave it."""
+    def weight(self, demand: Demand, bulk: bool = False) -> float:
+        """
+        Eq. 5 over the largest one, :data:`LEAST_SHARE` to 1, or of bulk work that is not urgent the knob
+        ``batch_share``; times the boost that an administrator gave the function.
+        """
+        if bulk and demand.function not in self.classes.urgent:
+            return self._knobs.batch_share * self._overrides.boost(demand.function)
         if self._largest is None:
             self._largest = max((demand.priority for demand in self._cluster.demands), default=0.0)
         share = max(LEAST_SHARE, demand.priority / self._largest) if self._largest > 0 else 1.0
@@ -82,7 +92,8 @@ class Ordering:
             return head.arrival_at, head.deadline_at, 0.0, head.id, lane
         if self._knobs.order is Order.SHARES:
             priority = demand.priority * self._overrides.boost(lane[0])
-            return self._tags[lane[0]], -priority, head.deadline_at, head.id, lane
+            tag = inf if lane[3] and self._bulk_last else self._tags[lane[3]][lane[0]]
+            return tag, -priority, head.deadline_at, head.id, lane
         return head.deadline_at, head.arrival_at, 0.0, head.id, lane
 
     def by_priority(

@@ -95,6 +95,14 @@ def invoke(
     input_text: InputOption = "{}",
     inputs: InputsOption = None,
     deadline_ms: Annotated[float | None, typer.Option(min=0, help="From now; instead of the function's own.")] = None,
+    work_class: Annotated[
+        str | None,
+        typer.Option(
+            "--class",
+            help="batch: it can wait, and runs in what others leave. Without it the function's own; --inputs with a deadline"
+            " of more than a minute are batch.",
+        ),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where it ended after its deadline.")] = False,
     asynchronous: Annotated[bool, typer.Option("--async", help="Print the ids and do not wait.")] = False,
     dry_run: Annotated[
@@ -115,7 +123,7 @@ def invoke(
     if inputs is not None:
         if dry_run:
             raise typer.BadParameter("it asks about one invocation: use --input", param_hint="--dry-run")
-        _invoke_all(function, read_inputs(inputs), deadline_ms, asynchronous, strict, output)
+        _invoke_all(function, read_inputs(inputs), deadline_ms, work_class, asynchronous, strict, output)
         return
     value = read_input(input_text)
     with connected() as client:
@@ -126,9 +134,9 @@ def invoke(
                 raise typer.Exit(1)
             return
         if asynchronous:
-            write(client.submit(function, value, deadline_ms=deadline_ms))
+            write(client.submit(function, value, deadline_ms=deadline_ms, work_class=work_class))
             return
-        invocation = client.invoke(function, value, deadline_ms=deadline_ms)
+        invocation = client.invoke(function, value, deadline_ms=deadline_ms, work_class=work_class)
     if sys.stderr.isatty():
         phases = ", ".join(f"{name} {value:.1f}" for name, value in invocation.timings_ms.items())
         write(f"{invocation.id} {invocation.state}{f' (ms: {phases})' if phases else ''}", error=True)
@@ -142,14 +150,20 @@ def invoke(
 
 
 def _invoke_all(
-    function: str, values: list[Any], deadline_ms: float | None, asynchronous: bool, strict: bool, output: Output
+    function: str,
+    values: list[Any],
+    deadline_ms: float | None,
+    work_class: str | None,
+    asynchronous: bool,
+    strict: bool,
+    output: Output,
 ) -> None:
     """
     Run a function on each value and print the results in the order of the values, each as soon as those before it have
     ended. Exits with 1 where one was refused or failed, or with ``--strict`` ended after its deadline.
     """
     with connected() as client:
-        submitted = client.submit_all(function, values, deadline_ms=deadline_ms)
+        submitted = client.submit_all(function, values, deadline_ms=deadline_ms, work_class=work_class)
         if asynchronous:
             for each in submitted:
                 write(each.id or "-")

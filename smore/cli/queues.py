@@ -39,6 +39,7 @@ def list_queues(output: Output) -> None:
     columns: list[Column[Any]] = [
         ("function", lambda q: q.function),
         ("waiting", lambda q: q.depth),
+        ("of class batch", lambda q: q.batch),
         ("oldest", lambda q: f"{q.oldest_wait_s:.2f} s"),
         ("priority", lambda q: q.priority),
         ("paused", lambda q: q.paused),

@@ -111,6 +111,16 @@ class OnLate(StrEnum):
     DROP = "drop"
 
 
+class WorkClass(StrEnum):
+    """
+    What the platform owes an invocation: a run in time, or, to bulk work, what others leave, a small share at the least,
+    and the deadline once that comes near.
+    """
+
+    STANDARD = "standard"
+    BATCH = "batch"
+
+
 class RevisionState(StrEnum):
     """Only a revision that has been ``active`` (its canary passed) can take the traffic."""
 
@@ -153,6 +163,8 @@ class FunctionSpec:
     requirements: tuple[str, ...] = ()
     #: Names of the project's secrets that its runners find in their environment.
     secrets: tuple[str, ...] = ()
+    #: Of its invocations; a call may lower it, never raise it.
+    work_class: WorkClass = WorkClass.STANDARD
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able values; :func:`spec_from_dict` reads them back."""
@@ -180,6 +192,7 @@ def spec_from_dict(raw: Mapping[str, Any]) -> FunctionSpec:
     fields["profile"] = Profile(**measured)
     fields["prewarm"] = Prewarming(fields.get("prewarm", Prewarming.AUTO))
     fields["on_late"] = OnLate(fields.get("on_late", OnLate.FINISH))
+    fields["work_class"] = WorkClass(fields.get("work_class", WorkClass.STANDARD))
     return FunctionSpec(**fields)
 
 
@@ -391,6 +404,19 @@ def _secrets(raw: object) -> tuple[str, ...]:
     return names
 
 
+def parse_class(value: object, field_name: str, of_function: WorkClass = WorkClass.STANDARD) -> WorkClass:
+    """A work class, at most ``of_function``'s. Raises InvalidSpec that names those that are allowed."""
+    allowed = (WorkClass.BATCH,) if of_function is WorkClass.BATCH else tuple(WorkClass)
+    if not isinstance(value, str) or value not in allowed:
+        what = f"{field_name}: {' or '.join(allowed)} is expected, not {quoted(value)}"
+        if value == "guaranteed":
+            what = f"{what}: there are no guarantees yet"
+        elif value in tuple(WorkClass):
+            what = f"{what}: the function is of class {of_function}, and a call cannot raise it"
+        raise InvalidSpec(what, field=field_name)
+    return WorkClass(value)
+
+
 def parse_spec(raw: object) -> FunctionSpec:
     """The ``spec`` of a function.yaml. Raises :class:`InvalidSpec` that names the field."""
     reader = _Reader(raw, "spec")
@@ -438,6 +464,7 @@ def parse_spec(raw: object) -> FunctionSpec:
         artifact=artifact,
         requirements=parse_requirements(reader.take("requirements"), artifact, "spec.requirements"),
         secrets=_secrets(reader.take("secrets")),
+        work_class=parse_class(reader.take("class", "standard"), "spec.class"),
     )
     for section in (slo, resources, batching, retries, limits, reader):
         section.end()

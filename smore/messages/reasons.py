@@ -32,6 +32,8 @@ class Reasons(msgspec.Struct, frozen=True):
     shadow: Shadow | None = None
     #: Of a cold start, why no instance stood ready.
     unforeseen: str | msgspec.UnsetType = msgspec.UNSET
+    #: ``batch`` or ``urgent`` where it is bulk work.
+    work_class: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class DryRunAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +43,8 @@ class DryRunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     ``known`` false: it does not know the revision. ``gpu`` None = nowhere at this moment; ``start_at`` and
     ``finish_at`` (epoch seconds) hold there. ``earliest_deadline_at``: the earliest deadline with which it would be
     placed now, None = time is not what stands against it. ``finish_s``: seconds in which one that waits its turn could
-    be done. ``budget_s``: seconds until the budgets of trainings allow it, None = never, or not said.
+    be done. ``budget_s``: seconds until the budgets of trainings allow it, None = never, or not said. ``yield_s``: for
+    how long a run of class batch may go on where only that stands against it, None = nowhere.
     """
 
     version: int = 1
@@ -55,6 +58,7 @@ class DryRunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     finish_s: float | None = None
     reasons: Reasons = Reasons()
     budget_s: float | None = None
+    yield_s: float | None = None
 
 
 def pack_reasons(reasons: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,6 +56,9 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     sharing_mode: str = ""
 
 
+#: The sharing mode of runs on SCHED_IDLE: others held them back.
+IDLE: Final = "idle"
+
 encode_result = msgspec.msgpack.Encoder().encode
 decode_result = msgspec.msgpack.Decoder(Result).decode
 encode_execution = msgspec.json.Encoder().encode

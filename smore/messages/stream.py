@@ -32,6 +32,8 @@ class Arrived(Entry, frozen=True, tag="a"):
     #: The earliest feasible finish that the admission gate compared with the deadline, counted from the arrival; 0 = none
     #: was published.
     gate_us: int = 0
+    #: 1: it is of class batch.
+    bulk: int = 0
 
 
 class Dispatched(Entry, frozen=True, tag="d"):
@@ -62,6 +64,8 @@ class Returned(Entry, frozen=True, tag="q"):
     shape: str
     #: 1: it must run in a batch of its own.
     alone: int
+    #: 1: it is of class batch.
+    bulk: int = 0
 
 
 class Settled(Entry, frozen=True, tag="t"):
@@ -136,6 +140,8 @@ class Asked(Entry, frozen=True, tag="k"):
     rows: int
     deadline_us: int
     at_us: int
+    #: 1: it is of class batch.
+    bulk: int = 0
 
 
 class Wanted(Entry, frozen=True, tag="n"):

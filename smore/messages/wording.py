@@ -25,6 +25,7 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "others_deadline": ("would make others miss their deadlines", "would make others miss their deadlines"),
     "deadline": ("would finish it too late", "would finish it too late"),
     "protected": ("is used by a process that nobody registered", "are used by processes that nobody registered"),
+    "yields": ("takes only shorter runs of class batch", "take only shorter runs of class batch"),
     "pinned": (
         "is not one of those that the function is pinned to",
         "are not among those that the function is pinned to",
@@ -115,13 +116,16 @@ def refused_in_words(refused: Mapping[str, int]) -> str:
     return ", ".join(parts)
 
 
-def why_not_now(reasons: Reasons, paused: str = "") -> str:
-    """Why nothing is placed at this moment."""
+def why_not_now(reasons: Reasons, paused: str = "", yield_s: float | None = None) -> str:
+    """Why nothing is placed at this moment. ``yield_s``: for how long a run of class batch may go on."""
     if paused:
         return "The queue of its function is paused." if paused == "function" else "The whole platform is paused."
     words = refused_in_words(reasons.refused)
     if _open(reasons):
         return "An instance of the function that is busy will be free sooner than another could be loaded."
+    if yield_s is not None:
+        run_s = next((one.run_s for one in reasons.candidates if one.refusal == "yields" and one.run_s), 0.0)
+        words += f" (one input takes {duration(run_s)}, and a run may take {duration(yield_s)} there)"
     return f"{words}." if words else "There is no GPU instance."
 
 

@@ -138,6 +138,17 @@ BUDGET_FACTOR = Gauge(
 BUDGET_ACCOUNT = Gauge(
     "smore_budget_account_seconds", "Training time that functions may still cost", ["gpu_instance"], registry=SCHEDULER
 )
+YIELD_SECONDS = Gauge(
+    "smore_yield_seconds",
+    "The longest run of class batch that is allowed beside functions that have users waiting",
+    ["gpu_instance"],
+    registry=SCHEDULER,
+)
+BATCH_URGENT = Counter(
+    "smore_batch_urgent",
+    "Invocations of class batch dispatched as urgent, because their deadline came near",
+    registry=SCHEDULER,
+)
 LEASES_REAPED = Counter(
     "smore_lease_reaped", "Invocations returned to the queue because their lease ran out", registry=SCHEDULER
 )
@@ -181,7 +192,7 @@ LOAD_SECONDS = Histogram(
     "smore_load_seconds", "Load of a model, by phase", ["function", "phase"], buckets=BUCKETS, registry=WORKER
 )
 RUN_SECONDS = Histogram(
-    "smore_run_seconds", "Run of a batch", ["function", "gpu_instance"], buckets=BUCKETS, registry=WORKER
+    "smore_run_seconds", "Run of a batch", ["function", "gpu_instance", "class"], buckets=BUCKETS, registry=WORKER
 )
 GPU_HEALTHY = Gauge(
     "smore_gpu_healthy", "1 where the device can run something, 0 where it is faulty", ["gpu_instance"], registry=WORKER

@@ -40,7 +40,7 @@ class Question:
     A dry run of an invocation. ``deadline_us``: absolute, or ``slo_us``: from now; exactly one of them is not zero.
 
     ``id``: of the question, '' = ask the admission gate alone and not the leader. ``size``: bytes of the payload;
-    ``limits``: of the project.
+    ``limits``: of the project; ``bulk``: it is of class batch.
     """
 
     id: str
@@ -52,6 +52,7 @@ class Question:
     size: int = 0
     max_pending: int = 1000
     limits: Limits = NO_LIMITS
+    bulk: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,7 @@ def _ask_call(question: Question, bounds: QueueSettings) -> Call:
             "deadline_us": question.deadline_us,
             "size": question.size,
             "max_asks_per_s": bounds.asks_per_s,
+            "bulk": int(question.bulk),
             **gate_arguments(question.max_pending, bounds, question.limits),
         },
     )
@@ -150,13 +152,14 @@ class FunctionQueue(NamedTuple):
     """
     What waits for a function. ``promised_us``: when one more invocation of one row would end at the earliest, from now, 0 =
     not known; ``oldest_at``: since when the oldest of the :data:`LOOKED_AT` with the nearest deadlines waits, epoch
-    seconds, None = none waits.
+    seconds, None = none waits; ``bulk``: how many are of class batch.
     """
 
     depth: int
     priority: float
     promised_us: int
     oldest_at: float | None
+    bulk: int
 
 
 class GatewayQueue:
@@ -359,8 +362,9 @@ class GatewayQueue:
                 priority=float(priority),
                 promised_us=int(promised_us),
                 oldest_at=made_at(oldest.decode()) if oldest else None,
+                bulk=int(bulk),
             )
-            for depth, priority, promised_us, oldest in await self._answer(call)
+            for depth, priority, promised_us, oldest, bulk in await self._answer(call)
         ]
 
     async def before(self, function: str, id_: str) -> int | None:

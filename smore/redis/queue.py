@@ -48,7 +48,7 @@ _WAIT_S: Final = 0.002
 class Claim:
     """
     A dispatch to be carried out: ``attempts`` are (id, its last attempt); ``message`` names attempt + 1 of each.
-    ``schedule_us``: how long deciding took.
+    ``schedule_us``: how long deciding took; ``urgent``: work of class batch that is standard from now on.
     """
 
     function: str
@@ -58,6 +58,7 @@ class Claim:
     decision: str
     schedule_us: int
     attempts: Sequence[tuple[str, int]]
+    urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,7 @@ class StartedInvocation:
     deadline_us: int
     trace: str
     alone: bool
+    bulk: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,7 @@ def _claim_call(token: str, lease_s: float, claim: Claim, cursor: str) -> Call:
             "decision": claim.decision,
             "schedule_us": claim.schedule_us,
             "cursor": cursor,
+            "urgent": int(claim.urgent),
         },
         _attempts(claim.attempts),
     )
@@ -344,6 +347,7 @@ class Queue:
             deadline_us=int(values["deadline_us"]),
             trace=values["trace"].decode(),
             alone=values["alone"] == b"1",
+            bulk=values["bulk"] == b"1",
         )
 
     def _payload(self, function: str, id_: str, in_redis: bytes, size: int) -> bytes | None:

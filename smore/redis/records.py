@@ -36,6 +36,7 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
         "rows": "rows",
         "shape": "shp",  # the batching key
         "alone": "al",  # 1 = runs without others in its batch
+        "bulk": "blk",  # 1 = of class batch, else it lacks
         "sync": "sync",  # 1 = a caller waits, and the record may go soon
         "gate_us": "nd",  # the earliest feasible finish that the admission gate used, from arrival
         "trace": "tr",
@@ -106,6 +107,7 @@ class InvocationRecord:
     gate_us: int
     lost_gpu: str = ""
     lost_us: int = 0
+    bulk: bool = False
 
 
 _RECORD: Final = tuple(field.name for field in fields(InvocationRecord) if field.name != "id")
@@ -144,6 +146,7 @@ def invocation_record(id_: str, raw: Sequence[bytes | None]) -> InvocationRecord
         gate_us=number("gate_us"),
         lost_gpu=values["lost_gpu"],
         lost_us=number("lost_us"),
+        bulk=values["bulk"] == "1",
     )
 
 
@@ -233,6 +236,7 @@ class QueuedInvocation:
     rows: int
     shape: str
     alone: bool
+    bulk: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +267,7 @@ def queued_invocation(raw: Sequence[bytes]) -> QueuedInvocation:
         rows=int(values["rows"] or 1),
         shape=values["shape"],
         alone=values["alone"] == "1",
+        bulk=values["bulk"] == "1",
     )
 
 

@@ -69,12 +69,12 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
             (
                 *("id", "slo_us", "deadline_us", "channel", "encoding", "accept", "rows", "shape", "sync", "trace"),
                 *("key_id", "idempotency_key", "request_hash", "request_parts", "max_attempts", "payload"),
-                *("volatile", "size"),
+                *("volatile", "size", "bulk"),
             ),
         ),
         "ask": Shape(
             (
-                *("id", "function", "revision", "rows", "slo_us", "deadline_us", "size", "max_asks_per_s"),
+                *("id", "function", "revision", "rows", "slo_us", "deadline_us", "size", "max_asks_per_s", "bulk"),
                 *(*_BOUNDS, *_LIMITS),
             )
         ),
@@ -82,7 +82,7 @@ SHAPES: Final[Mapping[str, Shape]] = MappingProxyType(
         "claim": Shape(
             (
                 *("token", "function", "gpu", "lease_us", "celery_list", "message", "decision", "schedule_us"),
-                "cursor",
+                *("cursor", "urgent"),
             ),
             _ATTEMPT,
         ),
@@ -112,7 +112,7 @@ CHECK: Final = (
     *("now_us", "deadline_us", "needed_us", "promised_us", "full", "paused", "leader", "limited", "bound", "after_us"),
     *("floor_us", "quarantined"),
 )
-STARTED: Final = ("payload", "encoding", "accept", "rows", "deadline_us", "trace", "alone", "payload_bytes")
+STARTED: Final = ("payload", "encoding", "accept", "rows", "deadline_us", "trace", "alone", "payload_bytes", "bulk")
 
 #: Lists that scripts make out of named values (``list.<name>`` in Lua).
 _LISTS: Final[Mapping[str, Sequence[str]]] = {

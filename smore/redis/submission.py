@@ -32,6 +32,8 @@ class Submission:
     ``request_hash``: tells a repetition of the request from another one with the same Idempotency-Key; ``request_parts``:
     hashes of its parts, which say what differs, in any form.
 
+    ``bulk``: it is of class batch.
+
     ``led``: it is refused while nobody leads, where it would wait for nothing but its deadline.
     """
 
@@ -56,6 +58,7 @@ class Submission:
     max_attempts: int = 3
     limits: Limits = NO_LIMITS
     volatile: bool = False
+    bulk: bool = False
     led: bool = False
 
 
@@ -155,6 +158,7 @@ def _item(submission: Submission, beside: bool) -> dict[str, Arg]:
         "max_attempts": submission.max_attempts,
         "payload": b"" if beside else submission.payload,
         "volatile": int(submission.volatile and not beside),
+        "bulk": int(submission.bulk),
         "size": len(submission.payload) if beside else "",
     }
 

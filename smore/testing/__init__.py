@@ -18,7 +18,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Final, Literal
 
@@ -109,6 +109,7 @@ class _Invocation:
             rows=self.request.rows,
             shape=self.request.shape,
             alone=self.alone,
+            bulk=self.request.bulk,
         )
 
 
@@ -244,6 +245,8 @@ class InMemoryQueue:
             if invocation.state in TRANSITIONS["claim"] and invocation.attempt == attempt:
                 invocation.state, invocation.attempt, invocation.gpu = State.DISPATCHED, attempt + 1, claim.gpu
                 invocation.claimed_us, invocation.schedule_us = now_us, claim.schedule_us
+                if claim.urgent:
+                    invocation.request = replace(invocation.request, bulk=False)
                 invocation.lease_end_us = now_us + int(lease_s * 1e6)
                 claimed.add(id_)
                 sends = True
@@ -342,6 +345,7 @@ class InMemoryQueue:
             deadline_us=invocation.deadline_us,
             trace=request.trace,
             alone=invocation.alone,
+            bulk=request.bulk,
         )
 
     def finish(

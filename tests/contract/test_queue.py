@@ -345,6 +345,18 @@ def test_a_claim_that_is_repeated_sends_nothing_and_a_start_is_for_the_right_wor
     assert queue.start(F, GPU, LEASE_S, [("a", 1)]) == [None], "it runs already"
 
 
+def test_urgent_work_of_class_batch_is_standard_from_then_on(stage: Stage) -> None:
+    queue = stage.queue
+    token = queue.lead("", LEADER_S)
+    for id_, urgent in (("waits", False), ("hurries", True)):
+        stage.submit(id_, bulk=True)
+        assert queue.claim(token, LEASE_S, [replace(claim((id_, 0)), urgent=urgent)]) == [frozenset({id_})]
+        (begun,) = queue.start(F, GPU, LEASE_S, [(id_, 1)])
+        assert begun is not None and begun.bulk is not urgent
+    assert queue.release(GPU) == 2
+    assert {one.id: one.bulk for one in queue.snapshot().waiting} == {"waits": True, "hurries": False}
+
+
 def test_lost_dispatches_and_starts_are_limited(stage: Stage) -> None:
     queue = stage.queue
     token = queue.lead("", LEADER_S)

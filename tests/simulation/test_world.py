@@ -53,7 +53,7 @@ def test_every_preset_is_sound(name: str) -> None:
 
     assert preset.about and preset.policies and preset.trace
     for one in preset.worlds.values():
-        assert len(one.functions) == {"budget": 4, "small": 4, "live": 3, "overload": 3}.get(name, 8)
+        assert len(one.functions) == {"budget": 4, "classes": 2, "small": 4, "live": 3, "overload": 3}.get(name, 8)
 
 
 def test_fig14_is_what_it_says() -> None:
@@ -138,7 +138,9 @@ def test_an_impossible_world_names_the_field(changed: dict[str, object], field: 
 
 
 def test_presets_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadWorld, match="'fig99' is not known; known are budget, configurations, cpu-partition, fig14"):
+    with pytest.raises(
+        BadWorld, match="'fig99' is not known; known are budget, classes, configurations, cpu-partition"
+    ):
         world.load("fig99")
     with pytest.raises(BadWorld, match=r"preset: there is no file my/none\.yaml"):
         world.load("my/none.yaml")

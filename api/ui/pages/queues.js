@@ -47,6 +47,7 @@ const before = (a, b) => Number(b.depth > 0) - Number(a.depth > 0) || b.priority
 const columns = (page, rates) => [
   { head: "function", cell: (row) => html`${link(inProject(path`/ui/invocations` + path`?function=${row.function}`, row.project, page.me), name(page.project === EVERY ? key(row) : row.function))}` },
   { head: "waiting", num: true, cell: (row) => (row.depth ? link(inProject(path`/ui/invocations` + path`?function=${row.function}&state=queued`, row.project, page.me), whole(row.depth)) : 0) },
+  { head: "of class batch", num: true, cell: (row) => (row.batch ? whole(row.batch) : NONE) },
   { head: "oldest waits for", num: true, cell: (row) => (row.depth ? seconds(row.oldest_wait_s) : NONE) },
   { head: "earliest deadline met now, of its deadline", label: "met now, of deadline", cell: deadline },
   { head: "arrivals and ends, last hour", label: "arrivals, ends", cell: (row) => rate(rates?.get(key(row))) },

@@ -12,6 +12,8 @@ from lab.simulation.profiler import MEASURED_RMSLE, SIMULATED
 #: Metrics of each configuration, as ``<metric>.<policy>.<configuration>``, and of each other world, as
 #: ``<world>.<metric>.<policy>``.
 EACH: Final = (*FIGURE_14, "dsr_admitted", "train_loss", "loaded")
+#: Of each configuration with work of class batch.
+OF_CLASSES: Final = ("missed", "bulk")
 
 
 def intervals(compared: Comparison) -> dict[str, Interval]:
@@ -22,7 +24,8 @@ def intervals(compared: Comparison) -> dict[str, Interval]:
         for key, by in compared.configurations.items()
         if several
         for policy in compared.policies
-        for metric in EACH
+        for metric in (*EACH, *OF_CLASSES)
+        if metric in by[policy]
     }
     for world, configurations in compared.others.items():
         for policy in compared.policies:

@@ -5,7 +5,7 @@ from typing import Final
 
 from lab.simulation.policies import OF_THE_PAPER, chosen
 from lab.simulation.spelt import parse
-from scheduler.policy.knobs import PRESETS, BudgetRule, Choice, Knobs, Order, SmRule
+from scheduler.policy.knobs import PRESETS, BudgetRule, Choice, ClassRule, Knobs, Order, SmRule
 from scheduler.policy.setting import UnknownPolicy, choose
 
 _ORDER: Final = {
@@ -19,6 +19,12 @@ _CHOICE: Final = {
     Choice.LEAST_UTILISED: "on the least utilised GPU instance",
     Choice.RANDOM: "on any GPU instance",
 }
+_CLASSES: Final = {
+    ClassRule.BOUND: ("runs of class batch bounded by what others can wait",),
+    ClassRule.TIER: ("class batch after all else",),
+    ClassRule.TEMPORAL: ("class batch only while nothing else waits or runs",),
+    ClassRule.NONE: (),
+}
 
 
 def in_words(policy: str) -> str:
@@ -31,7 +37,7 @@ def in_words(policy: str) -> str:
         "order and GPU instance by a placement rule of one's own" if own else f"{_ORDER[knobs.order]}, {_where(knobs)}"
     )
     told = ("told by the paper's forest",) if parse(policy)[0] in OF_THE_PAPER else ()
-    return "; ".join((order, *_checks(knobs), _late(knobs), *told)) + "."
+    return "; ".join((order, *_checks(knobs), *_CLASSES[knobs.classes], _late(knobs), *told)) + "."
 
 
 def knobs_of(policy: str) -> Knobs | None:

@@ -6,7 +6,7 @@ local deadline = tonumber(arg.deadline_us)
 if arg.slo_us ~= '0' then deadline = t + tonumber(arg.slo_us) end
 local function paused(target) return redis.call('SISMEMBER', P .. 'paused', target) == 1 end
 local field, most, after = limited(fk, t, arg, true)
-local need, promised, floor, _, _, kept_out = needed(fk, arg.revision, t, arg.rows)
+local need, promised, floor, _, _, kept_out = needed(fk, arg.revision, t, arg.rows, arg.bulk == '1')
 
 local function leader()
   if arg.id == '' then return 'gate' end
@@ -16,7 +16,7 @@ local function leader()
   if asked > tonumber(arg.max_asks_per_s) then return 'many' end
   emit(list.Asked({
     id = arg.id, fk = fk, revision = tonumber(arg.revision), rows = tonumber(arg.rows), deadline_us = deadline,
-    at_us = t,
+    at_us = t, bulk = tonumber(arg.bulk),
   }))
   wake_leader()
   return 'asked'

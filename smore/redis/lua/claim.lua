@@ -1,6 +1,6 @@
 -- The leader's dispatch: lease, attempt and the ready-made Celery message in one step, so that there is no window between
 -- them. items: id, the attempt that the leader knows. arg.cursor: how far the leader has read the stream, '' = it does
--- not matter.
+-- not matter; arg.urgent '1' = what is of class batch is standard from now on.
 -- Returns {'fenced'} or {now, cursor, claimed id...}: cursor = the id of this decision's entry on the stream where it
 -- directly follows the leader's cursor, else ''. An invocation in another state or attempt is not claimed; the message
 -- names it all the same, and start.lua will refuse it. A call that is repeated answers as it did the first time and sends
@@ -13,11 +13,12 @@ local claimed, attempts = { int(t), '' }, {}
 for _, item in ipairs(items) do
   local id, next_attempt = item.id, item.attempt + 1
   local key = record_key(fk, id)
-  local record = read(key, 'state', 'attempt', 'gpu')
+  local record = read(key, 'state', 'attempt', 'gpu', 'bulk')
   if record.state and FROM.claim[record.state] and record.attempt == item.attempt then
     detach(fk, id, record)
     redis.call('HSET', key, F.state, 'dispatched', F.attempt, next_attempt, F.claimed_us, int(t),
       F.schedule_us, arg.schedule_us, F.gpu, gpu)
+    if arg.urgent == '1' then redis.call('HDEL', key, F.bulk) end
     later('ZADD', P .. 'leases', lease_end, fk .. '|' .. id)
     later('SADD', P .. 'held:' .. gpu, fk .. '|' .. id)
     claimed[#claimed + 1] = id

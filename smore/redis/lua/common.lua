@@ -15,6 +15,7 @@
 --   P r:<project>:<id>   STRING result record (opaque here)
 --   P q                  ZSET   functions with waiting invocations, by priority
 --   P q:<fk>             ZSET   waiting ids by deadline
+--   P bulk               HASH   fk -> how many of those are of class batch
 --   P prio               HASH   fk -> priority, written by the leader
 --   P leases             ZSET   "<fk>|<id>" by lease end
 --   P held:<gpu>         SET    "<fk>|<id>" dispatched to or running on a GPU instance
@@ -108,12 +109,15 @@ end
 local moved, left = {}, {}
 -- How many invocations began to wait in this call.
 local joined = 0
+-- fk -> by how many more, or fewer, of class batch wait.
+local bulk_moved = {}
 
 -- Take an invocation off wherever it waits or runs.
 local function detach(fk, id, record)
   if record.state == 'queued' then
     later('ZREM', P .. 'q:' .. fk, id)
     moved[fk] = true
+    if record.bulk then bulk_moved[fk] = (bulk_moved[fk] or 0) - 1 end
   else
     later('ZREM', P .. 'leases', fk .. '|' .. id)
     later('SREM', P .. 'held:' .. record.gpu, fk .. '|' .. id)
@@ -123,9 +127,10 @@ local function detach(fk, id, record)
   end
 end
 
-local function attach(fk, id, deadline)
+local function attach(fk, id, deadline, bulk)
   later('ZADD', P .. 'q:' .. fk, deadline, id)
   moved[fk], arrived, joined = true, true, joined + 1
+  if bulk then bulk_moved[fk] = (bulk_moved[fk] or 0) + 1 end
 end
 
 -- Write what detach() and attach() have noted.
@@ -140,11 +145,14 @@ local function move()
     local waits = redis.call('ZCARD', queue)
     if waits == 0 then
       redis.call('ZREM', P .. 'q', fk)
+      if bulk_moved[fk] then redis.call('HDEL', P .. 'bulk', fk) end
+      bulk_moved[fk] = nil
     elseif waits == new then
       -- Queue.publish_feasible keeps the priority of a function that waits already.
       redis.call('ZADD', P .. 'q', redis.call('HGET', P .. 'prio', fk) or 0, fk)
     end
   end
+  for fk, change in pairs(bulk_moved) do redis.call('HINCRBY', P .. 'bulk', fk, int(change)) end
   for runs, batches in pairs(left) do
     for batch, members in pairs(batches) do
       if redis.call('HINCRBY', runs, batch, -members) < 1 then redis.call('HDEL', runs, batch) end
@@ -165,14 +173,14 @@ end
 
 -- The earliest feasible finish from now in us, 0 = not known. The floor is the best case of an idle platform and always
 -- holds. The backlog is today's and holds for a second: with `counted` invocations waiting, and `each` later for every
--- one more, and `row` later for each of its own rows but the first. With fewer waiting it is no sooner: what was placed
--- meanwhile runs where the backlog counted on room.
+-- one more (work of class batch counts for a call that is `bulk` itself alone), and `row` later for each of its own rows
+-- but the first. With fewer waiting it is no sooner: what was placed meanwhile runs where the backlog counted on room.
 -- Where none waits, and fewer of the function's batches are under way than the `busy` ones that were counted, an instance
 -- has become free since: `alone`, with nothing before it, takes the place of the backlog.
 -- The second value is what a refusal may promise: no less than a cold start, where no instance stood ready. The third is
 -- the floor, the fourth the cold start, 0 = an instance stands ready, and the fifth `alone`. The last: whether all GPU
 -- instances keep the revision out.
-local function needed(fk, revision, t, rows)
+local function needed(fk, revision, t, rows, bulk)
   local feasible = once('HGET', P .. 'feasible', fk)
   if not feasible then return 0, 0, 0, 0, 0, false end
   local stamp, backlog, floor, each, counted, cold, row, alone, busy, quarantined =
@@ -182,6 +190,9 @@ local function needed(fk, revision, t, rows)
   local by_itself, kept_out = (tonumber(alone) or 0) + wider, false
   if t - tonumber(stamp) < 1000000 then
     local waits = once('ZCARD', P .. 'q:' .. fk) + joined
+    if not bulk and waits > tonumber(counted) then
+      waits = waits - tonumber(once('HGET', P .. 'bulk', fk) or 0) - (bulk_moved[fk] or 0)
+    end
     local bound = tonumber(backlog) + tonumber(each) * math.max(0, waits - tonumber(counted)) + wider
     if waits == 0 and once('HLEN', P .. 'runs:' .. fk) < (tonumber(busy) or 0) then bound = by_itself end
     need = math.max(need, bound)
@@ -270,7 +281,7 @@ end
 -- What settle() needs of an invocation.
 local function settled_record(key)
   return read(key, 'state', 'attempt', 'gpu', 'starts', 'deadline_us', 'arrival_us', 'claimed_us', 'started_us',
-    'revision', 'rows', 'sync', 'payload_bytes', 'channel', 'key_id', 'trace', 'schedule_us')
+    'revision', 'rows', 'sync', 'payload_bytes', 'channel', 'key_id', 'trace', 'schedule_us', 'bulk')
 end
 
 -- The one way to end an invocation. The caller has checked state and attempt; `record` is its settled_record(). `meta`
@@ -310,7 +321,7 @@ end
 -- because user code did not fail on its own (its batch did), nor does a dispatch that its worker gives back.
 local function back(fk, id, key, cause, t, blob, refund, alone)
   local record = read(key, 'state', 'gpu', 'attempt', 'starts', 'lost', 'max_attempts', 'deadline_us', 'arrival_us',
-    'claimed_us', 'rows', 'shape', 'revision', 'alone')
+    'claimed_us', 'rows', 'shape', 'revision', 'alone', 'bulk')
   local starts = tonumber(record.starts)
   if record.state == 'dispatched' then
     if not refund and redis.call('HINCRBY', key, F.lost, 1) > MAX_LOST then
@@ -330,11 +341,12 @@ local function back(fk, id, key, cause, t, blob, refund, alone)
   -- What is claimed and started later than now belongs to another attempt.
   redis.call('HSET', key, F.state, 'queued', F.gpu, '', F.claimed_us, 0, F.started_us, 0, F.schedule_us, 0,
     F.alone, stays_alone)
-  attach(fk, id, record.deadline_us)
+  attach(fk, id, record.deadline_us, record.bulk)
   emit(list.Returned({
     fk = fk, revision = tonumber(record.revision), id = id, attempt = tonumber(record.attempt), cause = cause,
     gpu = record.gpu, at_us = t, arrival_us = tonumber(record.arrival_us), deadline_us = tonumber(record.deadline_us),
     rows = tonumber(record.rows), shape = record.shape, alone = tonumber(stays_alone),
+    bulk = record.bulk and 1 or 0,
   }))
   return 1
 end

@@ -2,6 +2,7 @@
 -- is not.
 -- item.slo_us = deadline from now, 0 = item.deadline_us is it; item.sync '1' = its caller waits for the reply;
 -- item.idempotency_key '' = none; item.volatile '1' = the payload need not be on disk, its caller can send it again;
+-- item.bulk '1' = it is of class batch;
 -- item.size '' = the payload is here, else its size and it lies beside Redis; arg.led '1' = refused while nobody leads.
 local fk = arg.fk
 local home, t = project(fk), us()
@@ -33,7 +34,7 @@ local function accept(item)
   if item.slo_us ~= '0' then deadline = t + tonumber(item.slo_us) end
   if deadline <= t then return list.admission({ status = 'late', now_us = now }) end
 
-  local need, promised, floor, cold, alone, kept_out = needed(fk, arg.revision, t, item.rows)
+  local need, promised, floor, cold, alone, kept_out = needed(fk, arg.revision, t, item.rows, item.bulk == '1')
   if kept_out then return list.admission({ status = 'quarantined' }) end
   if t + need > deadline then
     -- Nobody would load what is refused for want of an instance; a call that one would have served asks for it.
@@ -62,6 +63,7 @@ local function accept(item)
     F.sync, idem and 0 or item.sync, F.payload_bytes, size, F.channel, item.channel, F.key_id, item.key_id,
     F.trace, item.trace, F.schedule_us, 0, F.encoding, item.encoding, F.accept, item.accept, F.alone, 0, F.fk, fk,
     F.lost, 0, F.max_attempts, item.max_attempts, F.shape, item.shape, F.gate_us, gate, F.version, 1)
+  if item.bulk == '1' then redis.call('HSET', key, F.bulk, 1) end
   local payload = P .. 'p:' .. home .. ':' .. id
   if item.volatile == '1' then
     redis.set_repl(redis.REPL_REPLICA)
@@ -75,11 +77,12 @@ local function accept(item)
     redis.call('HSET', idem, 'id', id, 'hash', item.request_hash, 'parts', item.request_parts)
     redis.call('EXPIRE', idem, arg.idempotency_ttl_s)
   end
-  attach(fk, id, by)
+  attach(fk, id, by, item.bulk == '1')
   count(fk, 'open', 1)
   emit(list.Arrived({
     fk = fk, revision = revision, id = id, arrival_us = t, deadline_us = deadline, rows = tonumber(item.rows),
     shape = item.shape, key_id = item.key_id, trace = item.trace, gate_us = need,
+    bulk = tonumber(item.bulk),
   }))
   return list.accepted({ status = 'ok', arrival_us = now, deadline_us = by, earliest_us = int(t + gate) })
 end

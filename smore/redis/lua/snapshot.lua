@@ -12,7 +12,7 @@ elseif redis.call('EXISTS', P .. 'ev') == 1 then
 end
 local function row(fk, id)
   local record = read(record_key(fk, id), 'revision', 'attempt', 'arrival_us', 'deadline_us', 'rows', 'shape', 'alone',
-    'state', 'gpu', 'claimed_us', 'started_us')
+    'bulk', 'state', 'gpu', 'claimed_us', 'started_us')
   record.fk, record.id = fk, id
   return record
 end

@@ -10,7 +10,7 @@ for _, item in ipairs(items) do
   local id = item.id
   local key = record_key(fk, id)
   local record = read(key, 'state', 'attempt', 'gpu', 'starts', 'deadline_us', 'rows', 'trace', 'encoding', 'accept',
-    'alone', 'payload_bytes')
+    'alone', 'payload_bytes', 'bulk')
   local answer = ''
   if record.state and FROM.start[record.state] and record.attempt == item.attempt and record.gpu == gpu then
     record.payload = arg.how == 'known' and '' or redis.call('GET', P .. 'p:' .. project(fk) .. ':' .. id)

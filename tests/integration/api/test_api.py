@@ -341,6 +341,26 @@ def test_a_wait_that_ends_becomes_202_and_is_kept(
     assert polled.json()["output"] == 7
 
 
+def test_a_call_names_its_class_and_may_not_raise_it(http: httpx.Client, platform: FakePlatform) -> None:
+    seen: list[bool] = []
+
+    def note(begun: StartedInvocation) -> Result:
+        seen.append(begun.bulk)
+        return echo(begun)
+
+    platform.handlers[ECHO] = note
+    call = partial(http.post, "/v1/functions/echo/invocations")
+    assert call(json={"input": 1}).status_code == 200
+    assert call(json={"input": 1}, headers={"Smore-Class": "batch"}).status_code == 200
+    assert call(json={"input": 1, "class": "batch"}, headers={"Smore-Class": "standard"}).status_code == 200
+    assert seen == [False, True, True]
+    for asked, expected in (({}, "standard"), ({"deadline_ms": 60_001}, "batch")):
+        assert call(json={"inputs": [1], **asked}).json()["class"] == expected
+    assert call(json={"inputs": [1], "deadline_ms": 60_001, "class": "standard"}).json()["class"] == "standard"
+    for name in ("guaranteed", "bulk", 3):
+        assert problem(call(json={"input": 1, "class": name}), 422, "invalid_input")["field"] == "class"
+
+
 def test_a_deadline_that_passes_is_504(
     http: httpx.Client, platform: FakePlatform, queue: Queue, redis_client: "redis.Redis"
 ) -> None:

@@ -138,7 +138,7 @@ def test_a_call_and_its_answers_are_of_one_input_or_of_several(document: dict[st
 
     body, done, running = operation["requestBody"], operation["responses"]["200"], operation["responses"]["202"]
     one: dict[str, object] = {"id": "i", "state": "succeeded", "output": 1, "durability": "none"}
-    several: dict[str, object] = {"invocations": [], "durability": "none"}
+    several: dict[str, object] = {"invocations": [], "class": "standard", "durability": "none"}
     for described in (done, running):
         assert valid(described, one) and valid(described, several)
         assert not valid(described, one | several) and not valid(described, {"durability": "none"})
@@ -229,7 +229,7 @@ def test_each_of_several_inputs_is_described(document: dict[str, Any]) -> None:
     assert "at most 64 where the answer is waited for" in schemas["Calls"]["properties"]["inputs"]["description"]
     for name in ("Results", "SeveralAccepted"):
         assert schemas[name]["properties"]["invocations"]["items"] == {"$ref": "#/components/schemas/InputOutcome"}
-        assert schemas[name]["required"] == ["invocations", "durability"]
+        assert schemas[name]["required"] == ["invocations", "class", "durability"]
     outcome = schemas["InputOutcome"]["properties"]
     assert {"status", "code", "cause", "state", "earliest_deadline_ms", "output", "traceback"} <= set(outcome)
     assert all(f"`{state}`" in outcome["state"]["description"] for state in TERMINAL)

@@ -13,12 +13,12 @@ import pytest
 import redis
 from structlog.contextvars import get_contextvars
 
-from smore.domain.function import FunctionSpec, OnLate
+from smore.domain.function import FunctionSpec, OnLate, WorkClass
 from smore.domain.invocation import Cause, Encoding
 from smore.messages.results import decode_result
 from smore.process.settings import WorkerSettings
 from smore.redis.catalog import Catalog
-from smore.redis.queue import Queue
+from smore.redis.queue import Queue, StartedInvocation
 from tests.support.pool_stage import FakeRunner, Stage
 from worker.batch import Batch, Member
 from worker.batches import LATE_MARGIN_S, Executor
@@ -104,6 +104,11 @@ class Gpu(Stage):
         self.executor._failed(batch, seat, RunnerFailed(cause, "words"))
         self.free = 300.0
         return runner
+
+
+def _begun(**given: object) -> StartedInvocation:
+    usual = {"encoding": Encoding.JSON, "accept": Encoding.JSON, "rows": 1, "payload": b"", "deadline_us": 0}
+    return cast(StartedInvocation, SimpleNamespace(**usual | {"bulk": False} | given))
 
 
 def test_a_lost_context_ends_its_runner_and_is_charged_to_one_that_was_alone_in_a_new_one() -> None:
@@ -216,10 +221,8 @@ def test_what_drops_late_is_stopped_at_its_deadline_and_not_begun_behind_it(left
     seat.runner.begin = lambda *given: lambda: predict(*given)
     said: list[str] = []
     stage.executor._tell = lambda _function, _revision, _ids, text: said.append(text)
-    begun = SimpleNamespace(
-        deadline_us=(time.time() + left_s) * 1e6, encoding=Encoding.JSON, accept=Encoding.JSON, rows=1, payload=b""
-    )
-    member = Member(id="i", attempt=1, begun=begun)  # type: ignore[arg-type]
+    begun = _begun(deadline_us=(time.time() + left_s) * 1e6)
+    member = Member(id="i", attempt=1, begun=begun)
     batch = Batch("p/a", 1, [member], drop_late=True)
     stage.serve(batch, seat, FunctionSpec(entrypoint="m:C", on_late=OnLate.DROP))
     assert (stage.ended, stage.drops_late) == (["i"], True)
@@ -277,8 +280,7 @@ def _canary(max_batch: int, second: Exception | Answer | None) -> tuple[list[lis
     seat = stage.acquire("a", max_batch=max_batch)
     seat.runner.predict, seat.runner.ran_out = predict, False
     seat.runner.begin = lambda *given: lambda: predict(*given)
-    begun = SimpleNamespace(encoding=Encoding.CANARY, accept=Encoding.JSON, rows=1, payload=b"", deadline_us=0)
-    batch = Batch("p/a", 1, [Member(id="i", attempt=1, begun=begun)])  # type: ignore[arg-type]
+    batch = Batch("p/a", 1, [Member(id="i", attempt=1, begun=_begun(encoding=Encoding.CANARY))])
     stage.serve(batch, seat, FunctionSpec(entrypoint="m:C", max_batch=max_batch))
     return runs, noted, outcomes
 
@@ -333,9 +335,7 @@ def _sent_ahead(stage: Gpu, answer: list[bool] | Exception, *, shut: bool = Fals
     gate.protect({"j"})
     if shut:
         gate.shut(math.inf)
-    begun = SimpleNamespace(
-        deadline_us=(time.time() + 60) * 1e6, encoding=Encoding.JSON, accept=Encoding.JSON, rows=1, payload=b"1"
-    )
+    begun = _begun(deadline_us=(time.time() + 60) * 1e6, payload=b"1")
 
     def begin(*_: object) -> Any:
         happened.append("start sent")
@@ -360,7 +360,7 @@ def _sent_ahead(stage: Gpu, answer: list[bool] | Exception, *, shut: bool = Fals
     stage.executor._gate = gate
     stage.run("a")
     stage.made[-1].begin = send  # type: ignore[attr-defined]
-    members = [Member(id=id_, attempt=1, begun=begun) for id_ in ("i", "j")]  # type: ignore[arg-type]
+    members = [Member(id=id_, attempt=1, begun=begun) for id_ in ("i", "j")]
     batch = Batch("p/a", 1, members, ahead_s=0.1, begun=False)
     stage.executor._batches.add(batch)
     spec = FunctionSpec(entrypoint="m:C", memory_mib=100.0)
@@ -395,3 +395,40 @@ def test_nothing_begins_at_a_shut_gate() -> None:
     stage = Gpu()
     assert _sent_ahead(stage, [True, True], shut=True) == []
     assert (stage.ended, stage.given_back) == ([], [("worker_busy", ["i", "j"], True, False)])
+
+
+@pytest.mark.parametrize(
+    ("bulk", "work_class", "device", "encoding", "may_return", "idle"),
+    [
+        (True, WorkClass.STANDARD, "cpu", Encoding.JSON, True, True),
+        (False, WorkClass.BATCH, "cpu", Encoding.JSON, True, False),
+        (True, WorkClass.STANDARD, "cpu", Encoding.JSON, False, False),
+        (False, WorkClass.BATCH, "cpu", Encoding.JSON, False, True),
+        (True, WorkClass.BATCH, "cpu", Encoding.CANARY, True, False),
+        (True, WorkClass.BATCH, "cuda", Encoding.JSON, True, False),
+    ],
+)
+def test_bulk_work_runs_on_sched_idle_with_a_longer_limit(
+    bulk: bool, work_class: WorkClass, device: str, encoding: Encoding, may_return: bool, idle: bool
+) -> None:
+    """Whoever may take a runner off it again goes by the invocation; else the class of the function holds for life."""
+    stage, happened = Gpu(), list[tuple[str, float]]()
+    stage.executor._device.handler_device = device  # type: ignore[misc]
+    stage.executor._may_return = may_return
+
+    def begin(items: object, payloads: object, ids: object, limit_s: float) -> Any:
+        happened.append(("runs", limit_s))
+        return ends
+
+    def ends() -> Ran:
+        raise RunnerFailed(Cause.HANDLER_ERROR, "no")
+
+    seat = stage.acquire("a")
+    seat.runner.begin, seat.runner.pid = begin, 2**30
+    batch = Batch("p/a", 1, [Member(id="i", attempt=1, begun=_begun(encoding=encoding, bulk=bulk))])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("worker.batches.go_idle", lambda pid: happened.append(("idle", pid)))
+        patch.setattr("worker.batches.end_idle", lambda pid: happened.append(("back", pid)))
+        stage.serve(batch, seat, FunctionSpec(entrypoint="m:C", timeout_s=2.0, work_class=work_class))
+    went, came = [("idle", 2**30)] * idle, [("back", 2**30)] * (idle and may_return)
+    assert happened == [*went, ("runs", 40.0 if idle else 2.0), *came]

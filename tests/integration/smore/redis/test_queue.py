@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -673,6 +674,30 @@ def test_each_that_came_since_the_backlog_was_told_counts_and_none_that_went(
     assert queue.enqueue(request(slo_us=1_000_000)).status == "ok"
 
 
+def test_bulk_work_does_not_count_for_calls_that_have_users_waiting(queue: Queue, client: "redis.Redis") -> None:
+    inputs = [request(bulk=True) for _ in range(3)]
+    arrivals = [queue.enqueue(one).arrival_us for one in inputs]
+    stamp = arrivals[0] + 3_600_000_000
+    queue.publish_feasible({F: f"{stamp}:1000000:20000:500000:0"}, {})
+    assert queue.enqueue(request(slo_us=1_000_000)).status == "ok"
+    assert queue.enqueue(request(slo_us=1_499_999)).status == "infeasible", "behind the one of its own class"
+    assert queue.enqueue(request(slo_us=2_999_999, bulk=True)).status == "infeasible", "bulk is behind all four"
+    assert queue.enqueue(request(slo_us=3_000_000, bulk=True)).status == "ok"
+    # It is of its class on its way to a worker, back in the queue, and in a new leader's snapshot.
+    (begun,) = begin(queue, inputs[0].id)
+    assert begun is not None and begun.bulk
+    assert client.hget(f"{P}bulk", F) == b"3"
+    assert queue.requeue(F, Cause.WORKER_BUSY, [(inputs[0].id, 1)], refund=True, alone=False, message="") == [1]
+    assert client.hget(f"{P}bulk", F) == b"4"
+    told = [event for event in events(client) if isinstance(event, stream.Arrived | stream.Returned)]
+    assert [event.bulk for event in told] == [1, 1, 1, 0, 1, 1]
+    assert sorted(one.bulk for one in queue.snapshot().waiting) == [False, True, True, True, True]
+    late = partial(End, function=F, action="expire", cause=Cause.DEADLINE_EXPIRED, why=EndedFor.TOO_LATE)
+    ended = [late(id=one.id) for one in inputs]
+    assert queue.settle(holder(client), ended) == [True] * 3
+    assert client.hget(f"{P}bulk", F) == b"1"
+
+
 def test_batches_that_ended_since_the_backlog_was_told_do_not_count(queue: Queue) -> None:
     """Two were under way, each of two invocations: while as many are, or any waits, the backlog holds."""
     pairs = [[request(), request()] for _ in range(3)]
@@ -762,6 +787,7 @@ def test_snapshot_is_what_happened(queue: Queue, client: "redis.Redis") -> None:
             rows=2,
             shape="x:FP32:-1,4",
             alone=alone,
+            bulk=one.bulk,
         )
 
     snapshot = queue.snapshot()

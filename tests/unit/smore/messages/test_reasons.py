@@ -60,6 +60,10 @@ def test_why_nothing_is_placed_now() -> None:
     assert why_not_now(busy) == "2 GPU instances are busy with the function."
     assert why_not_now(busy, "function") == "The queue of its function is paused."
     assert why_not_now(Reasons()) == "There is no GPU instance."
+    bounded = Reasons(refused={"yields": 1}, candidates=[Candidate("a", run_s=0.09, refusal="yields")])
+    assert why_not_now(bounded, yield_s=0.04) == (
+        "1 GPU instance takes only shorter runs of class batch (one input takes 90.0 ms, and a run may take 40.0 ms there)."
+    )
     deferred = Reasons(candidates=[Candidate(gpu="a")], refused={"deadline": 1})
     assert "sooner than another could be loaded" in why_not_now(deferred)
     assert [hopeless(one) for one in (busy, deferred, Reasons(refused={"deadline": 2, "gone": 1}), Reasons())] == [

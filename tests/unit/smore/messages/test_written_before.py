@@ -10,13 +10,13 @@ from smore.messages import commands, forecasts, overrides, reports, results, str
 from smore.messages.reasons import DryRunAnswer, Reasons, decode_answer, encode_answer, encode_reasons
 
 EVENTS = {
-    "9ca16101a3702f6603a4696969690a1402a178a16ba17405": stream.Arrived(
+    "9da16101a3702f6603a4696969690a1402a178a16ba1740500": stream.Arrived(
         1, "p/f", 3, "iiii", 10, 20, 2, "x", "k", "t", 5
     ),
     "97a16401a3702f66a1670b9192a46969696901a77b2276223a317d": stream.Dispatched(
         1, "p/f", "g", 11, [("iiii", 1)], '{"v":1}'
     ),
-    "9ea17101a3702f6603a46969696901ab776f726b65725f6c6f7374a1670c0a1402a17801": stream.Returned(
+    "9fa17101a3702f6603a46969696901ab776f726b65725f6c6f7374a1670c0a1402a1780100": stream.Returned(
         1, "p/f", 3, "iiii", 1, "worker_lost", "g", 12, 10, 20, 2, "x", 1
     ),
     "dc0014a17401a3702f6603a4696969690101a9737563636565646564a26f6ba1670a140b0c0d02a16ba17407ad7b2276657273696f6e223a"
@@ -28,7 +28,7 @@ EVENTS = {
     "98a16201a167a16a06a4646f776ecb3fe0000000000000cb3ff4000000000000": stream.Stepped(
         1, "g", "j", 6, "down", 0.5, 1.25
     ),
-    "98a16b01a171a3702f6603021409": stream.Asked(1, "q", "p/f", 3, 2, 20, 9),
+    "99a16b01a171a3702f660302140900": stream.Asked(1, "q", "p/f", 3, 2, 20, 9),
     "95a16e01a3702f660309": stream.Wanted(1, "p/f", 3, 9),
     "dc0016a17701a3702f6603a167a162a3622d3101a46f70656ea009010203000405060701cd080001": stream.Warmed(
         *(1, "p/f", 3, "g", "b", "b-1", 1, "open", "", 9, 1, 2, 3, 0, 4, 5, 6, 7, 1, 2048, 1)
@@ -121,6 +121,12 @@ COUNTED = (
 def test_events(raw: str) -> None:
     assert stream.decode(bytes.fromhex(raw)) == EVENTS[raw]
     assert stream.encode(EVENTS[raw]).hex() == raw
+
+
+@pytest.mark.parametrize("kind", [stream.Arrived, stream.Returned, stream.Asked])
+def test_events_from_before_they_had_a_class(kind: type[stream.Entry]) -> None:
+    ((raw, event),) = ((bytes.fromhex(raw), event) for raw, event in EVENTS.items() if isinstance(event, kind))
+    assert stream.decode(bytes([raw[0] - 1]) + raw[1:-1]) == event
 
 
 def test_every_event_is_here() -> None:

@@ -69,5 +69,5 @@ def test_a_process_serves_its_own_families_and_none_that_is_empty() -> None:
     assert "smore_leader" in names(observability.SCHEDULER)
     assert "smore_leader" not in gateway | worker
     assert all(family.samples for family in observability.WORKER.collect())
-    observability.RUN_SECONDS.labels("default/echo", "cpu0").observe(0.1)
+    observability.RUN_SECONDS.labels("default/echo", "cpu0", "standard").observe(0.1)
     assert "smore_run_seconds" in names(observability.WORKER) - gateway
