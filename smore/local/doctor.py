@@ -561,6 +561,7 @@ _OF_PLACE: Final = (
     platform_checks.supervisor,
     platform_checks.ends,
     platform_checks.settings,
+    platform_checks.priorities,
     _postgres,
     _versions,
     _descriptors,

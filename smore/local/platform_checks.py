@@ -1,11 +1,17 @@
 """Checks of what ``smore up`` has started on this machine: the gateway, the metrics, the processes, their settings."""
 
 import os
+import re
 from collections.abc import Iterator
+from typing import Final
 
 from smore.local import scrape
 from smore.local.findings import Finding, Site, broken, ok, warning
 from smore.process.environment import described, warnings
+
+#: In /proc/PID/status, hexadecimal, and the bit of it.
+_CAPABILITIES: Final = re.compile(r"^CapEff:\s*(\w+)", re.MULTILINE)
+_CAP_SYS_NICE: Final = 23
 
 
 def gateway(place: Site) -> Iterator[Finding]:
@@ -86,4 +92,18 @@ def settings(place: Site) -> Iterator[Finding]:
         given = [one.variable for one in described() if one.variable in os.environ]
         yield ok(
             "settings", f"{', '.join(given) or 'none'} from this shell's environment, the others as they are shipped"
+        )
+
+
+def priorities(place: Site) -> Iterator[Finding]:
+    """Whether the workers here may say who goes first on a CPU partition."""
+    workers = {name: place.kernel(f"proc/{pid}/status") or "" for name, pid in place.processes.items()}
+    told = {name: _CAPABILITIES.search(text) for name, text in workers.items() if name.startswith("worker")}
+    lacking = [name for name, found in told.items() if found and not int(found[1], 16) >> _CAP_SYS_NICE & 1]
+    if lacking:
+        yield warning(
+            "priorities",
+            f"no CAP_SYS_NICE: {', '.join(lacking)}",
+            "give it to them, or run them as root: on CPU partitions `slo.precedence` does nothing without it, and calls of"
+            " class batch of a function that users call too keep its priority",
         )

@@ -228,6 +228,15 @@ def test_this_machine(place: Site) -> None:
     assert all(one.fix for one in found.values())
 
 
+def test_workers_that_may_not_order_processes_are_named(place: Site) -> None:
+    for pid, held in ((11, "0000000000000000"), (12, "0000000000800000"), (13, "0000000000000000")):
+        file = place.root / f"proc/{pid}/status"
+        file.parent.mkdir()
+        file.write_text(f"Name:\tpython\nCapEff:\t{held}\n")
+    found = ills(replace(place, processes={"worker-a": 11, "worker-b": 12, "gateway": 13, "worker-gone": 14}))
+    assert found["priorities"].found == "no CAP_SYS_NICE: worker-a"
+
+
 def test_a_check_that_cannot_be_made_is_said(place: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(_place: Site) -> Iterator[Finding]:
         raise OSError("no such thing")
