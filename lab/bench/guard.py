@@ -6,7 +6,8 @@ Figures are ratios to the naive peer of the same run, so that they hold on any m
 fewer; and the platform's memory :data:`lab.bench.sides.SETTLED_S` after its first answer,
 MiB. Both sides are loaded at the same time, because the speed of a shared machine changes from one second to the next.
 A figure is the median of :data:`TURNS` ratios. Their bounds are in ``lab/bench/guard.json``, and a figure may be above its
-bound by :data:`SLACK`. Whoever makes the platform lighter writes the new figures there: ``--write``.
+bound by :data:`SLACK`. Where one is above that, all are measured again, :data:`TRIES` times at most, and each counts as its
+least: other work on the machine only adds. Whoever makes the platform lighter writes the new figures there: ``--write``.
 """
 
 import json
@@ -30,6 +31,7 @@ POINTS: Final = (
     ("cpu_ratio_c16_conv", "conv", 16),
 )
 TURNS: Final = 3
+TRIES: Final = 3
 WINDOW_S: Final = 1.0
 #: Seconds without requests in which a side's own CPU is measured.
 IDLE_S: Final = 3.0
@@ -85,9 +87,13 @@ def exceeded(figures: Mapping[str, float], bounds: Mapping[str, float]) -> list[
 
 def check(*, write: bool) -> Sequence[str]:
     """Measure, print the figures, and return what is :func:`exceeded`. ``write``: they become the bounds instead."""
-    figures = {name: report.rounded(value) for name, value in measured().items()}
-    print(json.dumps(figures))
-    if write:
-        BOUNDS.write_text(json.dumps(figures, indent=2) + "\n")
-        return []
-    return exceeded(figures, json.loads(BOUNDS.read_text()))
+    bounds, least, wrong = json.loads(BOUNDS.read_text()), dict[str, float](), list[str]()
+    for _ in range(1 if write else TRIES):
+        figures = {name: report.rounded(value) for name, value in measured().items()}
+        least = {name: min(value, least.get(name, value)) for name, value in figures.items()}
+        print(json.dumps(figures), flush=True)
+        if write:
+            BOUNDS.write_text(json.dumps(figures, indent=2) + "\n")
+        elif not (wrong := exceeded(least, bounds)):
+            break
+    return wrong
