@@ -17,7 +17,6 @@ Figures, ``.own`` where the inputs are the function's own:
 """
 
 import argparse
-import signal
 import sys
 import tempfile
 import threading
@@ -32,7 +31,7 @@ from typing import Final
 import numpy as np
 
 from lab.bench.overload.rig import Rig, one_core_partitions
-from lab.bench.report import emit, progress
+from lab.bench.report import emit, end_on_sigterm, progress
 from smore import local
 from smore_client import admin
 from smore_client.transport import ApiError
@@ -162,8 +161,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--turns", type=int, default=TURNS, help=f"default {TURNS}")
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     asked = parser.parse_args(words)
-    # A terminated run still ends the processes that it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_on_sigterm()
     core = one_core_partitions()[-1].device
     halves = [local.Partition(gpu=f"cpu{half}", kind="cpu", device=core, share=0.5) for half in range(2)]
     partitions = halves if asked.platform else [local.Partition(gpu="cpu0", kind="cpu", device=core)]

@@ -59,7 +59,7 @@ from lab.bench import browser as driver
 from lab.bench import dashboard_functions, dashboard_guide, dashboard_trainings
 from lab.bench.dashboard_actions import ACTIONS, SILENT, STRANGE, Asked
 from lab.bench.ports import free_port
-from lab.bench.report import emit, progress
+from lab.bench.report import emit, end_on_sigterm, progress
 from lab.bench.uploads import eventually
 from smore import local
 from smore.domain.function import FunctionSpec
@@ -551,6 +551,7 @@ def main() -> None:
         "--shots", type=Path, help="a folder for pictures; without --pages those of README and guide alone"
     )
     given = parser.parse_args()
+    end_on_sigterm()
     if reason := driver.missing():
         parser.error(reason)
     if given.shots is not None:

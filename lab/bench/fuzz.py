@@ -63,6 +63,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from lab.bench import report
 from smore import local
 from smore.process.settings import Settings
 from smore_client import Client
@@ -552,6 +553,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--down", default="", help=f"ask while these are away instead: {','.join(SERVERS)}")
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args(arguments)
+    report.end_on_sigterm()
     servers = [name for name in wanted.down.split(",") if name]
     if unknown := set(servers) - set(SERVERS):
         parser.error(f"--down: {', '.join(sorted(unknown))}")

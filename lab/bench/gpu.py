@@ -28,7 +28,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -597,7 +596,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal on a CPU partition")
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     asked = parser.parse_args(words)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    report.end_on_sigterm()
     asked.out.mkdir(parents=True, exist_ok=True)
     out = asked.out.resolve()
     here = Here(on=asked.device, rows=out / "rows.jsonl")

@@ -37,7 +37,6 @@ priorities of functions instead, as ``nice5`` and so on, by turns. Pairs are mea
 
 import argparse
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -53,7 +52,7 @@ from lab.bench import report
 from lab.bench.overload.client import BLOCK_S
 from lab.bench.overload.rig import FUNCTIONS, Rig, Trained, one_core_partitions
 from lab.bench.overload.run import measure, row, shown
-from lab.bench.report import ROOT
+from lab.bench.report import ROOT, end_on_sigterm
 from ml.learn.learning import Learning
 from smore import local
 from smore.domain.loss import DEFAULT_BUDGET, Window, estimate
@@ -302,7 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         input_wait(training.input_wait, card(training.model), kind)
     except ValueError as error:
         parser.error(f"--input-wait: {error}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="smore-harvest-rows-") as folder:
         rows = asked.rows or Path(folder)
         modes = [profiled(nice, where, rows) for nice in asked.function_nice] or [Mode(name=MODE)]

@@ -44,7 +44,7 @@ import redis
 from sqlalchemy.exc import SQLAlchemyError
 
 from lab.bench.ports import free_port
-from lab.bench.report import emit, progress, rounded
+from lab.bench.report import emit, end_on_sigterm, progress, rounded
 from scheduler.jobs.recording import replay
 from smore import local
 from smore.domain.job import OVER, JobState, Outcome
@@ -427,8 +427,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter trainings, each process killed once")
     options = parser.parse_args()
-    # A terminated run still ends the processes that it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_on_sigterm()
     figures = run(QUICK if options.quick else WHOLE)
     if options.json:
         emit("lab.bench.jobs", figures, silent_s=SILENT_S)

@@ -40,7 +40,7 @@ import redis
 from lab.bench.disk import Disk, missing, small_disk
 from lab.bench.faults import LOADED, PARTITIONS, Fault, Faults
 from lab.bench.ports import free_port
-from lab.bench.report import emit, progress, rounded
+from lab.bench.report import emit, end_on_sigterm, progress, rounded
 from smore import local
 from smore.messages import stream
 from smore.process.settings import Settings
@@ -562,8 +562,7 @@ def main() -> None:
         "--minutes", type=float, default=math.inf, help="no fault begins later than this after the first"
     )
     options = parser.parse_args()
-    # A terminated run still ends the processes that it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_on_sigterm()
     figures, bench = run(options.quick, options.only, options.durability, options.minutes)
     if options.json:
         strikes = [

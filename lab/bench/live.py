@@ -23,7 +23,6 @@ processes and the client share the cores.
 import argparse
 import json
 import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -303,8 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if asked.out is not None:
                 run.write(asked.out / f"{name}.npz", trace)
 
-        # A terminated run still ends the processes that it started.
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        report.end_on_sigterm()
         # `smore` tells its programs where this machine's platform has its servers; what is measured here has its own.
         for name in SERVERS:
             os.environ.pop(name, None)

@@ -18,7 +18,6 @@ Figures:
 
 import argparse
 import math
-import signal
 import sys
 import tempfile
 import time
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from lab.bench.overload.rig import Rig, Trained, one_core_partitions
-from lab.bench.report import emit, progress
+from lab.bench.report import emit, end_on_sigterm, progress
 from smore.domain.loss import PROBE_MAX_S, Loss, estimate
 from smore.messages.commands import Throttle
 from smore.messages.results import decode_execution
@@ -121,8 +120,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     asked = parser.parse_args(words)
     runs_s, duties = (QUICK_RUNS_S, QUICK_DUTIES) if asked.quick else (RUNS_S, DUTIES)
-    # A terminated run still ends the processes that it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_on_sigterm()
     (partition, *_) = reversed(one_core_partitions())
     environment = {"SMORE_POLICY__KNOBS": '{"budget_rule": "none", "closed_loop": false}'}
     figures: dict[str, float] = {}

@@ -42,7 +42,7 @@ from prometheus_client import CollectorRegistry
 
 from lab.bench.otlp import Receiver
 from lab.bench.ports import free_port
-from lab.bench.report import ROOT, emit, progress
+from lab.bench.report import ROOT, emit, end_on_sigterm, progress
 from lab.bench.uploads import eventually
 from smore import local
 from smore.process.observability import FAMILIES
@@ -254,6 +254,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Alert rules and boards, on a platform that Prometheus reads.")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.parse_args()
+    end_on_sigterm()
     with tempfile.TemporaryDirectory(prefix="smore-") as folder, Receiver() as receiver:
         figures = run(Path(folder), receiver)
     emit("lab.bench.observability", figures)

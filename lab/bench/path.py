@@ -32,7 +32,6 @@ Figures (``echo`` unless another load is named; c = connections):
 import argparse
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -206,8 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--guard", action="store_true", help="fail where it takes more than lab/bench/guard.json has")
     parser.add_argument("--write", action="store_true", help="with --guard: make this run's figures the bounds")
     options = parser.parse_args(arguments)
-    # A terminated run still ends the processes that it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    report.end_on_sigterm()
     if options.guard:
         if wrong := guard.check(write=options.write):
             sys.exit("\n".join(wrong))

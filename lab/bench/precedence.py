@@ -238,8 +238,7 @@ def main(words: Sequence[str]) -> None:
     *others, core = sorted(os.sched_getaffinity(0))
     if not others:
         sys.exit("precedence: two cores are needed")
-    # A terminated run still ends the processes that it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    report.end_on_sigterm()
     os.sched_setaffinity(0, others)
     turns: dict[tuple[str, float], list[Turn]] = {(mode, load): [] for load in LOADS for mode in MODES}
     loads = []

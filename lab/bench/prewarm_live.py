@@ -263,6 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     asked = parser.parse_args(arguments)
+    report.end_on_sigterm()
     if asked.minutes < 2 * asked.period or asked.period < 2 or asked.pairs < 1:
         parser.error("--minutes must be at least twice the --period, that at least 2, and --pairs above 0")
     figures, extra = measure(asked.minutes, asked.period, asked.pairs, asked.seed)

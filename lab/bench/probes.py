@@ -354,7 +354,7 @@ def main(words: Sequence[str]) -> int:
         if name == "table":
             command.add_argument("--rows", type=Path, required=True)
     asked = parser.parse_args(words)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    report.end_on_sigterm()
     if asked.command == "variant":
         print(json.dumps(variant(asked.name, asked.device)))
         return 0

@@ -40,7 +40,7 @@ from typing import Any, Final
 import httpx
 
 from lab.bench.jobs import EVERY_S, PARTITIONS, Stage, platform
-from lab.bench.report import emit, progress, rounded
+from lab.bench.report import emit, end_on_sigterm, progress, rounded
 from smore import local
 from smore.domain.job import Outcome, PromiseState
 
@@ -217,8 +217,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--quick", action="store_true", help="trainings of a third of the length")
     options = parser.parse_args()
-    # A terminated run still ends the processes that it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_on_sigterm()
     part = 1 / 3 if options.quick else 1.0
     with (
         tempfile.TemporaryDirectory(prefix="smore-promises-") as folder,

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import platform
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,6 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def end_on_sigterm() -> None:
+    """From now on a terminated run still ends the processes that it started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def progress(line: str) -> None:

@@ -33,7 +33,6 @@ Figures:
 import argparse
 import json
 import math
-import signal
 import statistics
 import subprocess
 import sys
@@ -50,7 +49,7 @@ from typing import Final
 from sqlalchemy import Engine
 
 from lab.bench.overload.rig import Rig, Served, one_core_partitions
-from lab.bench.report import ROOT, emit, progress, rounded
+from lab.bench.report import ROOT, emit, end_on_sigterm, progress, rounded
 from lab.simulation.jobs.simulator import simulate_jobs
 from lab.simulation.jobs.traces import SimulatedJob
 from lab.simulation.jobs.world import JobWorld
@@ -438,8 +437,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--quick", action="store_true", help="trainings of a third of the length, one turn")
     options = parser.parse_args()
-    # A terminated run still ends the processes that it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_on_sigterm()
     size = QUICK if options.quick else WHOLE
     partitions = one_core_partitions()
     if len(partitions) < PARTITIONS:

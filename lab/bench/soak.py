@@ -38,7 +38,7 @@ import redis
 from sqlalchemy import Engine, text
 
 from lab.bench.ports import free_port
-from lab.bench.report import emit, progress
+from lab.bench.report import emit, end_on_sigterm, progress
 from smore import local
 from smore.postgres.connection import make_engine
 from smore.process.settings import Settings
@@ -446,6 +446,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--rate", type=float, default=20.0, help="requests a second")
     options = parser.parse_args()
+    end_on_sigterm()
     soaked = run(options.minutes, options.rate)
     first = dict(list(soaked.files.items())[:10])
     extra = {

@@ -27,7 +27,6 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -40,7 +39,7 @@ import httpx
 
 from lab.bench.kills import Answers, end_left_over
 from lab.bench.ports import free_port
-from lab.bench.report import emit, progress, rounded
+from lab.bench.report import emit, end_on_sigterm, progress, rounded
 from lab.bench.stranger import KINDS
 from smore import local
 from smore.process.settings import Settings
@@ -339,8 +338,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--quick", action="store_true", help="four hostile trainings")
     options = parser.parse_args()
-    # A terminated run still ends the processes that it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end_on_sigterm()
     figures, each = run(QUICK if options.quick else STRANGERS)
     if options.json:
         emit("lab.bench.strangers", figures, strangers=each)

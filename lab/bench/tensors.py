@@ -26,7 +26,6 @@ The JSON line also has the CPU of each of the platform's processes.
 import argparse
 import http.client
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -229,8 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     parser.add_argument("--quick", action="store_true", help="one round, a window of one second")
     options = parser.parse_args(arguments)
-    # A terminated run still ends the processes that it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    report.end_on_sigterm()
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="smore-bench-tensors-")))
         sides = [stack.enter_context(platform(home)), stack.enter_context(peer())]

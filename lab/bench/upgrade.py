@@ -33,7 +33,7 @@ import msgspec
 from sqlalchemy import create_engine, func, inspect, select, table
 from sqlalchemy.orm import Session
 
-from lab.bench.report import ROOT, emit, progress
+from lab.bench.report import ROOT, emit, end_on_sigterm, progress
 from lab.bench.uploads import eventually
 from ml.rows import parse
 from smore import local
@@ -333,6 +333,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--from", dest="older", default=OLDER, help="the older revision")
     options = parser.parse_args()
+    end_on_sigterm()
     values = run(options.older)
     if options.json:
         emit("lab.bench.upgrade", values, older=options.older)

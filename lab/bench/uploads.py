@@ -33,7 +33,7 @@ import httpx
 import psutil
 
 from lab.bench.ports import free_port
-from lab.bench.report import emit, progress, rounded
+from lab.bench.report import emit, end_on_sigterm, progress, rounded
 from smore import local
 from smore.process.settings import Settings
 from smore_client import Client, upload
@@ -190,6 +190,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=512, help="size of the weights")
     parser.add_argument("--pypi", action="store_true", help="take the requirement from PyPI")
     options = parser.parse_args()
+    end_on_sigterm()
     figures = run(options.mib, options.pypi)
     if options.json:
         emit("lab.bench.uploads", figures)

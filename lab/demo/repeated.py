@@ -17,7 +17,6 @@ Figures, over the trainings of all runs:
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -45,15 +44,17 @@ VERDICTS: Final = ("not proven", "not kept", "kept")
 
 def demo(seconds: int) -> Mapping[str, Any] | None:
     """The report of one run; None where it failed."""
-    with tempfile.TemporaryDirectory(prefix="smore-demo-") as home:
-        run = subprocess.run(
-            [sys.executable, "-m", "lab.demo.run", "--json", f"--seconds={seconds}"],
-            cwd=report.ROOT,
-            env=os.environ | {"SMORE_HOME": home, "SMORE_API__PORT": str(free_port())},
-            stdout=subprocess.PIPE,
-            check=False,
-        )
-    found: Mapping[str, Any] | None = json.loads(run.stdout.splitlines()[-1])["report"] if run.returncode == 0 else None
+    with tempfile.TemporaryDirectory(prefix="smore-demo-") as home, subprocess.Popen(
+        [sys.executable, "-m", "lab.demo.run", "--json", f"--seconds={seconds}"],
+        cwd=report.ROOT,
+        env=os.environ | {"SMORE_HOME": home, "SMORE_API__PORT": str(free_port())},
+        stdout=subprocess.PIPE,
+    ) as run:
+        try:
+            told, _ = run.communicate()
+        finally:
+            run.terminate()  # it ends its platform
+    found: Mapping[str, Any] | None = json.loads(told.splitlines()[-1])["report"] if run.returncode == 0 else None
     return found
 
 
@@ -82,8 +83,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--seconds", type=int, default=60, help="of traffic in a round, as of the demo")
     parser.add_argument("--json", action="store_true", help="end stdout with one line of JSON")
     asked = parser.parse_args(words)
-    # A terminated run still ends the processes that it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    report.end_on_sigterm()
     counts: Counter[str] = Counter()
     jobs: list[Mapping[str, Any]] = []
     for number in range(asked.times):

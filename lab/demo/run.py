@@ -474,6 +474,7 @@ def main(words: Sequence[str]) -> int:
     asked = arguments(words)
     from lab.bench import report as bench
 
+    bench.end_on_sigterm()
     console = Console(stderr=True)
     os.environ.setdefault("SMORE_WORKER__PROBE_SHARE", PROBE_SHARE)
     config = Settings()

@@ -45,7 +45,7 @@ from lab.bench.compose.engine import Failed, command, no_engine
 from lab.bench.compose.platform import Platform
 from lab.bench.compose.steps import Steps
 from lab.bench.kills import account
-from lab.bench.report import emit, progress, revision
+from lab.bench.report import emit, end_on_sigterm, progress, revision
 
 NAME = "lab.bench.compose"
 #: Of what ``lab.bench.kills`` counts.
@@ -91,6 +91,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--only", default="", help="only steps whose name this regular expression finds")
     options = parser.parse_args()
+    end_on_sigterm()
     if reason := no_engine():
         progress(f"skipped: {reason}")
         if options.json:

@@ -40,9 +40,7 @@ over windows for losses; blocks and requests of different turns are taken for in
 
 import argparse
 import math
-import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -455,8 +453,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         or min(*asked.multiples, *asked.fixed, asked.reference or 1.0, asked.repeats) <= 0
     ):
         parser.error(f"--seconds must be at least {2 * BLOCK_S:g}, rates, their multiples and --repeats above 0")
-    # A terminated run still ends the processes that it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    report.end_on_sigterm()
     options = Options(
         seconds=asked.seconds,
         budget=asked.budget,

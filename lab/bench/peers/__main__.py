@@ -235,8 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--install", action="store_true", help="make the environments and end")
     options = parser.parse_args(arguments)
-    # A terminated run still ends the processes that it started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    report.end_on_sigterm()
     kinds = [kind for kind in PEERS if kind.name in (options.only or names)]
     try:
         peers = [ServerSide(kind, python_of(kind, options.environments.absolute())) for kind in kinds]
