@@ -135,7 +135,7 @@ def _dry_runs_per_s(page: "Page", url: str) -> float:
     page.on("request", note)
     field.press_sequentially('{"x": "' + "y" * TYPED + '"}', delay=TYPING_MS)
     for _ in range(MOVES):
-        page.get_by_label("Deadline").press("ArrowLeft")
+        page.get_by_label("as a slider").press("ArrowLeft")
         page.wait_for_timeout(MOVING_MS)
     page.locator(".outcome b").first.wait_for()
     return float(max(sum(0 <= other - one < 1 for other in asked) for one in asked))

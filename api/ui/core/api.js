@@ -33,12 +33,10 @@ export function encoded(query) {
   return left.length ? `?${new URLSearchParams(left.map(([name, value]) => [name, String(value)]))}` : "";
 }
 
-/**
- * Ask the gateway; a Blob goes as its bytes, anything else as JSON. Returns the answer's JSON, null where it has no body. Throws Problem.
+/** Ask the gateway; a Blob goes as its bytes, anything else as JSON. Returns the answer's JSON, null where it has no body. Throws Problem.
  * @param {string} method @param {string} path
  * @param {{query?: Record<string, any>, body?: any, more?: Record<string, string>, signal?: AbortSignal}} [options] `more`: headers
- * @returns {Promise<any>}
- */
+ * @returns {Promise<any>} */
 export async function call(method, path, { query = {}, body, more = {}, signal } = {}) {
   const headers = { Accept: "application/json", ...more };
   const bytes = body instanceof Blob;

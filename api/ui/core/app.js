@@ -47,7 +47,6 @@ function go(address, replace = false) {
 async function show(focus = false) {
   const found = match(location.pathname);
   page?.over.abort();
-  view?.closed?.();
   [view, trouble] = [null, focus ? null : trouble];
   if (!found) {
     document.title = "Not found · SMore";
@@ -153,11 +152,8 @@ function theme(value) {
 }
 
 async function leave() {
-  try {
-    await call("DELETE", "/v1/session");
-  } catch (error) {
-    return toast(error.message);
-  }
+  const problem = await call("DELETE", "/v1/session").catch((error) => error);
+  if (problem) return toast(problem.message);
   live.stop();
   session.forget();
   location.assign("/ui/login");

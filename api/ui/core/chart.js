@@ -2,6 +2,7 @@
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { NONE, clock, memory, memoryUnit, num, percent, seconds, timeUnit } from "./format.js";
+import { folded } from "./parts.js";
 
 const HEIGHT = 180;
 /** Points at the end that may still change: a minute is not over while a gateway's clock is behind. */
@@ -9,23 +10,19 @@ const OPEN = 2;
 /** The one unit of an axis, by how its values are shown and the largest of them. @type {Map<any, (most: number) => {by: number, unit: string}>} */
 const UNITS = new Map(([[seconds, timeUnit], [memory, memoryUnit], [percent, () => ({ by: 0.01, unit: "%" })]]));
 
-/**
- * @typedef {{label: string, token: string, dash?: number[], values: (number|null)[], drawn?: (number|null)[],
+/** @typedef {{label: string, token: string, dash?: number[], values: (number|null)[], drawn?: (number|null)[],
  *   area?: boolean, aside?: boolean}} Line
- * `token`: the colour's name in app.css; `drawn`: where it is drawn, if that is not its value (stacked); `aside`: known of everything
- */
+ * `token`: the colour's name in app.css; `drawn`: where it is drawn, if that is not its value (stacked); `aside`: known of everything */
 
 /** Whether a value has none beside it, so that no line would show it. @param {(number|null)[]} values @param {number} i */
 const alone = (values, i) => values[i] !== null && (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null;
 
 /** The charts of one answer: each is made anew when another answer comes, and left out where none of its values is known. */
 export class Charts {
-  /**
-   * @param {{title: string, show: (value: number|null|undefined) => string, most?: number, left?: number, lines: (data: any) => Line[], at?: (data: any) => number[]}[]} of
-   * @param {import("./page.js").Page} page
-   */
+  /** @param {{title: string, show: (value: number|null|undefined) => string, most?: number, left?: number, lines: (data: any) => Line[], at?: (data: any) => number[]}[]} of
+   * @param {import("./page.js").Page} page */
   constructor(page, of) {
-    this.all = of.map((each) => ({ ...each, chart: new Chart({ ...each, draw: page.draw }), drawn: null }));
+    this.all = of.map((each) => ({ ...each, chart: new Chart({ ...each, page }), drawn: null }));
   }
 
   /** @param {any} data @param {(title: string, chart: any) => any} place where each stands; `chart` is null where nothing is known of it */
@@ -38,24 +35,18 @@ export class Charts {
       return place(each.title, known ? each.chart.view() : null);
     });
   }
-
-  close() {
-    for (const each of this.all) each.chart.close();
-  }
 }
 
 class Chart {
-  /**
-   * @param {{title: string, show: (value: number|null|undefined) => string, most?: number, left?: number, draw: () => void}} of
-   * `show`: a value as text; `left`: pixels left of the lines
-   */
-  constructor({ title, show, most, left = 64, draw }) {
+  /** @param {{title: string, show: (value: number|null|undefined) => string, most?: number, left?: number, page: import("./page.js").Page}} of
+   * `show`: a value as text; `left`: pixels left of the lines */
+  constructor({ title, show, most, left = 64, page }) {
     this.title = title;
     this.show = show;
     this.unit = UNITS.get(show) ?? (() => ({ by: 1, unit: "" }));
     this.most = most;
     this.left = left;
-    this.draw = draw;
+    this.page = page;
     this.element = document.createElement("div");
     this.element.className = "chart";
     this.element.setAttribute("role", "img");
@@ -64,18 +55,12 @@ class Chart {
     this.axis = { by: 1, unit: "" };
     this.open = false;
     this.plot = null;
-    this.sized = new ResizeObserver(() => this.plot?.setSize({ width: this.element.clientWidth, height: HEIGHT }));
-    this.sized.observe(this.element);
-    this.themed = () => this.make();
-    addEventListener("smore:theme", this.themed);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", this.themed);
-  }
-
-  close() {
-    this.sized.disconnect();
-    this.plot?.destroy();
-    removeEventListener("smore:theme", this.themed);
-    matchMedia("(prefers-color-scheme: dark)").removeEventListener("change", this.themed);
+    const { signal } = page;
+    const sized = new ResizeObserver(() => this.plot?.setSize({ width: this.element.clientWidth, height: HEIGHT }));
+    sized.observe(this.element);
+    addEventListener("smore:theme", () => this.make(), { signal });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.make(), { signal });
+    signal.addEventListener("abort", () => (sized.disconnect(), this.plot?.destroy()));
   }
 
   /** @param {number[]} at seconds since 1970 @param {Line[]} lines */
@@ -150,12 +135,9 @@ class Chart {
         <figcaption>
           ${this.last().map((line) => html`<span class="key"><svg viewBox="0 0 24 8" aria-hidden="true"><line x1="0" y1="4" x2="24" y2="4"
             stroke=${`var(--${line.token})`} stroke-width="2.5" stroke-dasharray=${line.dash?.join(" ") ?? nothing} /></svg>${line.label} <b>${line.text}</b></span>`)}
-          <span class="quiet">hollow points at the end may still change</span>
+          <span class="quiet">the newest step; hollow points may still change</span>
         </figcaption>
-        <details @toggle=${(event) => {
-          this.open = /** @type {HTMLDetailsElement} */ (event.target).open;
-          this.draw();
-        }}><summary>Table</summary>${this.open ? this.rows() : nothing}</details>
+        ${folded(this, this.page, () => this.rows())}
       </figure>`;
   }
 

@@ -10,10 +10,7 @@ const TOAST_S = 8;
 let toasts = [];
 let last = 0;
 
-/**
- * @typedef {{name: string, label: string, type?: string, value?: string, hint?: string, required?: boolean,
- *   options?: string[], min?: number, max?: number, step?: string}} Field
- */
+/** @typedef {{name: string, label: string, type?: string, value?: string, hint?: string, required?: boolean, options?: string[], min?: number, max?: number, step?: string}} Field */
 
 export function open(content) {
   const place = document.body.appendChild(document.createElement("div"));
@@ -30,12 +27,10 @@ export function open(content) {
   return dialog;
 }
 
-/**
- * Ask for a confirmation or for values. Returns the values by name; null = it was closed.
+/** Ask for a confirmation or for values. Returns the values by name; null = it was closed.
  * @param {{title: string, text?: any, action: string, fields?: Field[], word?: string, danger?: boolean}} of
  * `word`: what must be typed before anything is done
- * @returns {Promise<Record<string, any>|null>}
- */
+ * @returns {Promise<Record<string, any>|null>} */
 export function ask({ title, text = nothing, action, fields = [], word = "", danger = false }) {
   return new Promise((resolve) => {
     let values = null;
@@ -80,10 +75,7 @@ export function menu(title, items) {
   const dialog = open(html`
     <dialog aria-label=${title} class="actions">
       <h2><bdi>${title}</bdi></h2>
-      <ul>${items.map((item) => html`<li><button @click=${() => {
-        dialog.close();
-        item.run();
-      }}>${item.label}</button><span class="quiet">${item.hint}</span></li>`)}</ul>
+      <ul>${items.map((item) => html`<li><button @click=${() => { dialog.close(); item.run(); }}>${item.label}</button><span class="quiet">${item.hint}</span></li>`)}</ul>
       <div class="buttons"><button @click=${() => dialog.close()}>Close</button></div>
     </dialog>`);
 }

@@ -15,12 +15,10 @@ const MARKS = 84;
 const DAY_S = 86400;
 const STEPS_S = [60, 300, 900, 1800, 3600, 7200, 10800, 21600, 43200, DAY_S, 2 * DAY_S, 7 * DAY_S, 28 * DAY_S];
 
-/**
- * @typedef {{id: string, job: string, name: string, kind: "past"|"now"|"waits"|"other", guest: boolean, bad: boolean, from: number,
+/** @typedef {{id: string, job: string, name: string, kind: "past"|"now"|"waits"|"other", guest: boolean, bad: boolean, from: number,
  *   to: number|null, late: number|null, startLate: number|null, words: string, href: string, rows: number}} Bar
  * Times are seconds since 1970; `to` null = open; `late`: the end of one case in ten; `rows`: over how many rows it goes.
- * @typedef {{key: string, name: string, href: string, bars: Bar[]}} Row
- */
+ * @typedef {{key: string, name: string, href: string, bars: Bar[]}} Row */
 
 /** Text that fits into a width. @param {string} text @param {number} width */
 function cut(text, width) {
@@ -50,9 +48,7 @@ export class Gantt {
     this.rows = [];
   }
 
-  /**
-   * @param {{rows: Row[], since: number, until: number, now: number, width: number}} of `width` in pixels
-   */
+  /** @param {{rows: Row[], since: number, until: number, now: number, width: number}} of `width` in pixels */
   view({ rows, since, until, now, width }) {
     this.rows = rows;
     const tops = [HEAD];

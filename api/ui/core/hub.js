@@ -1,8 +1,5 @@
-/**
- * One live stream for all listeners: tabs of a SharedWorker, or the one tab where there is no such worker.
- *
- * HTTP/1.1 gives a browser six connections to a host, so a stream in each tab would starve the seventh.
- */
+/** One live stream for all listeners: tabs of a SharedWorker, or the one tab where there is no such worker. */
+// HTTP/1.1 gives a browser six connections to a host, so a stream in each tab would starve the seventh.
 
 /** Seconds of silence after which the stream counts as broken: the gateway sends a comment every 15 s at least. */
 const SILENT_S = 20;
@@ -17,10 +14,15 @@ export const EVERY = "*";
 /** What names a row of a topic. @param {string} topic @param {any} row */
 export const named = (topic, row) => (topic === "queues" ? `${row.project}/${row.function}` : row.id);
 
-/**
- * A listener's wish: its topics, whose project, and the session's half (a worker has no localStorage).
- * @typedef {{topics: string[], project: string|null, half: string|null}} Wish
- */
+/** A listener's wish: its topics, whose project, the session's half (a worker has no localStorage). @typedef {{topics: string[], project: string|null, half: string|null}} Wish */
+
+/** Change what is held of a topic: a snapshot replaces it. @param {Map<string, Map<string, any>>} held @param {any} change */
+export function take(held, { topic, snapshot, rows, gone }) {
+  const now = snapshot ? new Map() : (held.get(topic) ?? new Map());
+  for (const row of rows) now.set(named(topic, row), row);
+  for (const id of gone) now.delete(id);
+  held.set(topic, now);
+}
 
 export class Hub {
   constructor() {
@@ -110,7 +112,9 @@ class Stream {
         clearTimeout(timer);
         timer = setTimeout(() => silence.abort(), SILENT_S * 1000);
         if (event !== "snapshot" && event !== "change") continue;
-        this.take(event === "snapshot", JSON.parse(data));
+        const change = { gone: [], ...JSON.parse(data), snapshot: event === "snapshot" };
+        take(this.topics, change);
+        this.tell(change);
         this.say();
       }
     } finally {
@@ -123,15 +127,6 @@ class Stream {
   look() {
     const reporting = [...(this.topics.get("gpus")?.values() ?? [])].some((gpu) => !gpu.silent_since);
     if (this.status.ok && reporting && Date.now() - this.status.at > OLD_S * 1000) this.say("The gateway learns nothing new.", "silent");
-  }
-
-  /** @param {boolean} snapshot @param {{topic: string, rows: any[], gone?: string[]}} part */
-  take(snapshot, { topic, rows, gone = [] }) {
-    const held = snapshot ? new Map() : (this.topics.get(topic) ?? new Map());
-    for (const row of rows) held.set(named(topic, row), row);
-    for (const id of gone) held.delete(id);
-    this.topics.set(topic, held);
-    this.tell({ topic, snapshot, rows, gone });
   }
 
   /** How it is; without a code all is well. */

@@ -32,10 +32,7 @@ export function jump(me, project) {
   };
   draw();
   const dialog = open(html`<dialog aria-label="Jump" class="finder" @keydown=${move}>
-    <label>Jump to <input type="search" autocomplete="off" @input=${(event) => {
-      text = event.target.value;
-      draw();
-    }}></label>${list}
+    <label>Jump to <input type="search" autocomplete="off" @input=${(event) => { text = event.target.value; draw(); }}></label>${list}
   </dialog>`);
   dialog.querySelector("input")?.focus();
   const more = (asked, of) => asked.then((answer) => { places = [...places, ...of(answer)]; draw(); }, () => {});

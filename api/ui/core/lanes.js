@@ -8,11 +8,9 @@ const ROW = 20;
 /** Shorter than this it could not be seen; the axis has 1000. */
 const LEAST = 1.5;
 
-/**
- * A span of seconds since 1970, and how full it is drawn: 0 to 1.
+/** A span of seconds since 1970, and how full it is drawn: 0 to 1.
  * @typedef {{from: number, to: number, full?: number, words: string}} Span
- * @typedef {{name: string, kind: "training"|"functions"|"guest"|"rest", href?: string, spans: Span[]}} Lane
- */
+ * @typedef {{name: string, kind: "training"|"functions"|"guest"|"rest", href?: string, spans: Span[]}} Lane */
 
 /** @param {Lane[]} lanes @param {number} since @param {number} until seconds since 1970 */
 export function lanesOf(lanes, since, until) {

@@ -1,7 +1,7 @@
 /** What happens now, as the gateway streams it: rows by topic, and whether they are still true. */
 
 import { Problem, session } from "./api.js";
-import { Hub, named } from "./hub.js";
+import { Hub, take } from "./hub.js";
 import { failed, skeleton } from "./parts.js";
 
 /** Seconds after which a hidden page gives its topics up. */
@@ -71,14 +71,15 @@ function wish() {
 function connect() {
   if (globalThis.SharedWorker) {
     const worker = new SharedWorker(new URL("./live-worker.js", import.meta.url), { type: "module", name: "smore-live" });
-    worker.port.onmessage = ({ data }) => take(data);
+    worker.port.onmessage = ({ data }) => told(data);
     return (each) => worker.port.postMessage(each);
   }
   const hub = new Hub();
-  return (each) => hub.set(take, each);
+  return (each) => hub.set(told, each);
 }
 
-function take({ status, topic, snapshot, rows, gone }) {
+function told(message) {
+  const { status } = message;
   if (status) {
     const turned = status.ok !== live.status.ok;
     if (turned && status.ok && live.status.detail) live.returns += 1;
@@ -86,10 +87,7 @@ function take({ status, topic, snapshot, rows, gone }) {
     if (turned) changed();
     return;
   }
-  if (!wanted.topics.includes(topic)) return;
-  const now = snapshot ? new Map() : (held.get(topic) ?? new Map());
-  for (const row of rows) now.set(named(topic, row), row);
-  for (const id of gone) now.delete(id);
-  held.set(topic, now);
+  if (!wanted.topics.includes(message.topic)) return;
+  take(held, message);
   changed();
 }

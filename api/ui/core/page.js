@@ -4,9 +4,10 @@ import { Problem, call } from "./api.js";
 import { live } from "./live.js";
 import { ask, toast } from "./dialog.js";
 import { EVERY } from "./hub.js";
+import { WINDOW } from "./parts.js";
 
 /** @typedef {{data: any, error: any, at: number, reload: () => Promise<void>}} Loaded */
-/** @typedef {{title: string, topics?: string[], view: () => any, ready?: () => boolean, closed?: () => void}} View */
+/** @typedef {{title: string, topics?: string[], view: () => any, ready?: () => boolean}} View */
 
 export class Page {
   /** @param {{params: string[], me: any, draw: () => void, go: (address: string, replace?: boolean) => void}} of */
@@ -21,10 +22,17 @@ export class Page {
     this.errors = new Map();
     this.busy = new Set();
     this.loads = [];
+    /** How many rows of a long table are drawn. */
+    this.rows = WINDOW;
   }
 
   query(name) {
     return new URLSearchParams(location.search).get(name) ?? "";
+  }
+
+  /** The parameters of these names. @param {string[]} names */
+  queries(names) {
+    return Object.fromEntries(names.map((each) => [each, this.query(each)]));
   }
 
   /** The same page with other parameters in its address. @param {Record<string, string>} changes */
@@ -92,10 +100,8 @@ export class Page {
     return this.loads.every((each) => each.data !== undefined || each.error);
   }
 
-  /**
-   * Do something, and say at the row what became of it; what would break promised ends only once it is confirmed.
-   * @param {string} row @param {(query?: {anyway: true}) => Promise<any>} task @param {{done: (answer: any) => string, undo?: () => Promise<any>}} say
-   */
+  /** Do something, and say at the row what became of it; what would break promised ends only once it is confirmed.
+   * @param {string} row @param {(query?: {anyway: true}) => Promise<any>} task @param {{done: (answer: any) => string, undo?: () => Promise<any>}} say */
   async act(row, task, { done, undo }) {
     this.errors.delete(row);
     this.busy.add(row);

@@ -2,8 +2,9 @@
 
 import { html, nothing, svg } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
+import { encoded } from "./api.js";
 import { EVERY } from "./hub.js";
-import { NONE, count, memory, memoryOf, percent, when, words } from "./format.js";
+import { NONE, count, memory, memoryOf, percent, when, whole, words } from "./format.js";
 
 /** A name or an id. @param {string} text */
 export const name = (text) => html`<bdi class="mono">${text}</bdi>`;
@@ -17,6 +18,18 @@ export const whoseRows = (page) => html`Of ${page.project === EVERY ? "all proje
 export const inProject = (href, project, me) => (project && project !== me.project ? `${href}${href.includes("?") ? "&" : "?"}project=${encodeURIComponent(project)}` : href);
 
 export const gpuLink = (id) => (id ? link(`/ui/gpus/${encodeURIComponent(id)}`, name(id)) : "–");
+
+/** The rights of a session: their words, and what they are for. @type {Record<string, [string, string]>} */
+export const RIGHTS = {
+  read: ["look", "always"],
+  invoke: ["call", "try functions, cancel invocations"],
+  jobs: ["trainings", "start, stop, hold, release, restart"],
+  admin: ["administer", "pause, drain, purge, deadlines; as an operator also GPU instances and the platform"],
+};
+
+/** What stands in place of actions for which a session has no right. @param {import("./page.js").Page} page @param {string} right */
+export const lacking = (page, right) => (page.may(right) ? nothing
+  : html`<span class="quiet">This session lacks the right <b>${RIGHTS[right][0]}</b>. ${link(`/ui/login${encoded({ may: right, to: location.pathname + location.search })}`, "Other rights…")}</span>`);
 
 /** A list in a line. @param {any[]} all @param {(each: any) => any} [of] */
 export const joined = (all, of = name) => all.map((each, i) => html`${i ? ", " : nothing}${of(each)}`);
@@ -121,6 +134,15 @@ export class Older {
     this.cursor = cursor;
   }
 
+  /** Load the newest rows, which say where the older ones begin. */
+  newest() {
+    return this.page.load(async () => {
+      const answer = await this.ask("");
+      this.begin(answer.next_cursor);
+      return answer[this.of];
+    });
+  }
+
   async more(cursor) {
     try {
       const answer = await this.ask(cursor);
@@ -162,21 +184,17 @@ export const failed = (problem, again = null) => html`
     </p>
   </div>`;
 
-/**
- * What was loaded, in its four states: loading, error, stale beside an error, ready.
- * @param {import("./page.js").Loaded} loaded @param {(data: any) => any} view
- */
+/** What was loaded, in its four states: loading, error, stale beside an error, ready.
+ * @param {import("./page.js").Loaded} loaded @param {(data: any) => any} view */
 export function shown(loaded, view) {
   if (loaded.data === undefined) return loaded.error ? failed(loaded.error, loaded.reload) : skeleton;
   return html`${loaded.error ? failed(loaded.error, loaded.reload) : nothing}${view(loaded.data)}`;
 }
 
-/**
- * A table; at a narrow width each row becomes a list of `label value`, so the roles are said.
+/** A table; at a narrow width each row becomes a list of `label value`, so the roles are said.
  * @param {{caption: string, columns: {head: any, label?: string, num?: boolean, cell: (row: any) => any}[], rows: any[],
  *   key?: (row: any, i: number) => any, after?: (row: any) => any, mark?: (row: any) => string}} of
- * `key`: what a row is, also where others come before it; by default its id, or its place
- */
+ * `key`: what a row is, also where others come before it; by default its id, or its place */
 export function table({ caption, columns, rows, key = (row, i) => row.id ?? i, after = () => nothing, mark = () => "" }) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}>
     <table role="table" aria-label=${caption}>
@@ -193,6 +211,16 @@ export function table({ caption, columns, rows, key = (row, i) => row.id ?? i, a
     </table>
   </div>`;
 }
+
+/** Rows of a long table that are drawn at first, and more at a time. */
+export const WINDOW = 100;
+
+/** A table, and a button for more of its rows. @param {import("./page.js").Page} page @param {Parameters<typeof table>[0]} of */
+export const windowed = (page, of) => html`${table({ ...of, rows: of.rows.slice(0, page.rows) })}
+  ${of.rows.length > page.rows ? html`<p><button @click=${() => { page.rows += WINDOW; page.draw(); }}>${Math.min(WINDOW, of.rows.length - page.rows)} more of ${whole(of.rows.length)}</button></p>` : nothing}`;
+
+/** A table that is drawn while it is open. @param {{open: boolean}} of @param {import("./page.js").Page} page @param {() => any} rows */
+export const folded = (of, page, rows) => html`<details @toggle=${(event) => { of.open = event.target.open; page.draw(); }}><summary>Table</summary>${of.open ? rows() : nothing}</details>`;
 
 /** A row under a row: what went wrong with it. @param {any} error @param {number} span */
 export const errorRow = (error, span) =>

@@ -5,10 +5,8 @@ import { html, svg } from "../vendor/lit-html/lit-html.js";
 const SIDE = 260;
 const EDGE = 46;
 
-/**
- * @param {{points: [number, number][], marks: number[], show: (value: number) => string, x: string, y: string, label: string,
- *   scale?: (value: number) => number}} of `scale`: where a value is drawn, from the least of all to the most; itself unless it is said
- */
+/** @param {{points: [number, number][], marks: number[], show: (value: number) => string, x: string, y: string, label: string,
+ *   scale?: (value: number) => number}} of `scale`: where a value is drawn, from the least of all to the most; itself unless it is said */
 export function scatter({ points, marks, show, x: across, y: up, label, scale = (value) => value }) {
   const all = points.flat().map(scale);
   const [least, most] = [Math.min(...all), Math.max(...all)];

@@ -59,7 +59,7 @@ export function open(page) {
         ${form === "list" ? list(sorted, hour.data) : nodes(sorted, hour.data)}
       </section>`;
   };
-  return { title: "Cluster", topics: ["gpus", "queues", "trainings"], view, ready: () => live.settled("gpus"), closed: () => chart.close() };
+  return { title: "Cluster", topics: ["gpus", "queues", "trainings"], view, ready: () => live.settled("gpus") };
 }
 function mean(values) {
   const known = values.filter((value) => value !== null);

@@ -1,16 +1,14 @@
 /** A question that is asked as somebody types: half a second after the last change, the one before is given up. */
 
-import { Problem } from "../core/api.js";
-
 const WAIT_MS = 500;
 /** Seconds after which it is asked again where too many were asked, or nobody could answer. */
 const AGAIN_S = 5;
 
 export class DryRun {
-  /** @param {(body: any, signal: AbortSignal) => Promise<any>} send @param {() => void} draw */
-  constructor(send, draw) {
+  /** @param {(body: any, signal: AbortSignal) => Promise<any>} send @param {import("../core/page.js").Page} page */
+  constructor(send, page) {
     this.send = send;
-    this.draw = draw;
+    this.page = page;
     this.answer = null;
     this.error = null;
     this.asks = false;
@@ -18,6 +16,7 @@ export class DryRun {
     this.next_s = 0;
     this.timer = 0;
     this.over = new AbortController();
+    page.signal.addEventListener("abort", () => this.stop());
   }
 
   stop() {
@@ -42,13 +41,13 @@ export class DryRun {
     } catch (error) {
       if (signal.aborted) return;
       this.answer = null;
-      this.error = error instanceof Problem ? error : new Problem({ code: "fault of the page", detail: String(error) });
-      if (this.error.status === 429 || this.error.status === 503) {
+      this.error = error;
+      if (error.status === 429 || error.status === 503) {
         this.next_s = AGAIN_S;
         this.ask(body, AGAIN_S * 1000);
       }
     }
     this.asks = false;
-    this.draw();
+    this.page.draw();
   }
 }

@@ -2,16 +2,20 @@
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { call, path } from "../core/api.js";
-import { SPANS, ago, count, memory, ms, percent, seconds, when, whole } from "../core/format.js";
-import { choice, empty, errorRow, failed, figure, filters, inProject, joined, name, printed, shown, state, table } from "../core/parts.js";
+import { NONE, SPANS, ago, count, memory, ms, percent, seconds, when, whole } from "../core/format.js";
+import { named } from "../core/hub.js";
+import { live } from "../core/live.js";
+import { choice, empty, errorRow, failed, figure, filters, inProject, joined, lacking, name, printed, shown, state, table } from "../core/parts.js";
 import { overviewTab } from "./function_overview.js";
 import { tryTab } from "./function_try.js";
 import { counted, reasons } from "./prewarm.js";
+import { queueVerbs } from "./queue_verbs.js";
+import { decided } from "./queues.js";
 
 const REFRESH_S = 10;
 const LINES = 300;
 
-/** A tab makes what is loaded for it and returns its view. @type {Record<string, (page: import("../core/page.js").Page, of: string, now: import("../core/page.js").Loaded) => {view: () => any, closed?: () => void}>} */
+/** A tab makes what is loaded for it and returns its view. @type {Record<string, (page: import("../core/page.js").Page, of: string, now: import("../core/page.js").Loaded) => () => any>} */
 const TABS = { overview: overviewTab, revisions: revisionsTab, try: tryTab, warm: warmTab, logs: logsTab, settings: settingsTab };
 
 export function open(page) {
@@ -22,11 +26,24 @@ export function open(page) {
   const view = () => html`
     <p class="crumbs"><a href="/ui/functions">Functions</a></p>
     <h1>${name(page.home ? `${page.home}/${of}` : of)}</h1>
-    ${shown(now, (fn) => html`
+    ${shown(now, (fn) => html`${pausing(page, of)}
       ${fn.revision ? html`<p class="quiet">Revision ${fn.revision} serves: ${name(fn.entrypoint)}, deadline ${ms(fn.deadline_ms)}.</p>` : html`<p class="failed"><b>No revision serves.</b> Its first run has failed, or goes on. <a href=${inProject("?tab=revisions", page.home ?? "", page.me)}>Revisions</a> have its log; this deploys another: <code>smore deploy</code></p>`}
       <p>${choice(page, "tab", Object.keys(TABS), chosen, "Part of the page")}</p>`)}
-    ${now.error?.status === 404 ? nothing : tab.view()}`;
-  return { title: of, topics: [], view, closed: tab.closed };
+    ${now.error?.status === 404 ? nothing : tab()}`;
+  return { title: of, topics: ["queues"], view };
+}
+
+/** What people have decided of it, and the button that pauses or resumes it. @param {import("../core/page.js").Page} page @param {string} of */
+function pausing(page, of) {
+  const row = live.rows("queues")?.find((each) => each.function === of && each.project === (page.home ?? page.me.project));
+  if (!row) return nothing;
+  const key = named("queues", row);
+  const [pause] = queueVerbs(page, row);
+  const said = decided(row);
+  return html`<div class="buttons start">
+      ${pause ? html`<button title=${pause.hint} ?disabled=${page.off(key)} @click=${pause.run}>${pause.label}</button>` : lacking(page, "admin")}
+      <span role="status">${said === NONE ? nothing : said}</span></div>
+    ${page.errors.has(key) ? failed(page.errors.get(key)) : nothing}`;
 }
 
 /** A function is changed in the project of the session alone. @param {import("../core/page.js").Page} page */
@@ -59,7 +76,7 @@ function revisionsTab(page, of, now) {
       { head: "load, mean", label: "load", num: true, cell: (row) => seconds(row.load_s) },
     ],
   }) : empty("No call ended in this time.")))}</section>`;
-  return { view: () => html`${shown(all, (rows) => (rows.length ? table({
+  return () => html`${shown(all, (rows) => (rows.length ? table({
     caption: "Revisions, the newest first",
     rows,
     key: (row) => row.revision,
@@ -76,13 +93,13 @@ function revisionsTab(page, of, now) {
       { head: "packages", cell: (row) => (row.requirements.length ? joined(row.requirements, (each) => html`<bdi class="mono">${each}</bdi>`) : "none of its own") },
       { head: html`<span class="hidden">action</span>`, label: "action", cell: (row) => (row.state === "active" && row.revision !== now.data?.revision && may(page) ? html`<button ?disabled=${page.off(String(row.revision))} @click=${back(row.revision)}>Roll back…</button>` : nothing) },
     ],
-  }) : empty("It has no revision. This deploys one:", "smore deploy")))}${compared()}` };
+  }) : empty("It has no revision. This deploys one:", "smore deploy")))}${compared()}`;
 }
 
 function warmTab(page, of) {
   const all = page.load(() => page.get("/v1/prewarm", { project: page.home }), REFRESH_S);
   const act = (verb, done) => () => page.act("warm", () => call("POST", path`/v1/functions/${of}/` + verb, { body: {} }), { done: (answer) => `${done} ${count(answer.gpus.length, "GPU instance")}.` });
-  return { view: () => shown(all, (data) => {
+  return () => shown(all, (data) => {
     const mine = data.functions.find((each) => each.function === of);
     if (!mine) return empty("The leader has not told yet how it is kept loaded.");
     const { counts } = mine;
@@ -108,17 +125,17 @@ function warmTab(page, of) {
         ],
       }) : empty("Nothing is held: an instance is unloaded when its keep-alive is over.")}</section>
       <section><h2>Cold starts by reason</h2>${reasons(counts.unforeseen)}</section>`;
-  }) };
+  });
 }
 
 function logsTab(page, of) {
   const lines = page.load(() => page.get(path`/v1/functions/${of}/logs`, { lines: LINES, project: page.home }), 3);
-  return { view: () => html`
+  return () => html`
     ${filters(page, [["with", "With"], ["stream", "Stream", ["stdout", "stderr"]]])}
     ${shown(lines, (data) => {
       const found = data.lines.filter((line) => line.text.includes(page.query("with")) && (!page.query("stream") || line.stream === page.query("stream")));
       return found.length ? printed(found) : empty(data.lines.length ? "No line has that." : "Its handler has printed nothing.");
-    })}` };
+    })}`;
 }
 
 function settingsTab(page, of, now) {
@@ -131,7 +148,7 @@ function settingsTab(page, of, now) {
       return call("PATCH", path`/v1/functions/${of}`, { body: { scaling: { min_warm: number("min_warm"), max_warm: number("max_warm"), keep_alive_s: number("keep_alive_s"), prewarm: data.get("prewarm") } } });
     }, { done: () => `The settings of ${of} hold.` });
   };
-  return { view: () => shown(now, (fn) => {
+  return () => shown(now, (fn) => {
     if (!fn.scaling) return empty("No revision serves, so that there is nothing to set.");
     const set = may(page);
     const field = (key, label, value, min, hint) => html`<label>${label}
@@ -142,9 +159,9 @@ function settingsTab(page, of, now) {
       ${field("max_warm", "The most on each GPU instance", fn.scaling.max_warm, 1, "")}
       ${field("keep_alive_s", "An idle one stays loaded, seconds", fn.scaling.keep_alive_s, -1, "−1: for ever.")}
       <label>Loaded ahead of arrivals by <select name="prewarm" ?disabled=${!set}>${["auto", "off", "paper"].map((each) => html`<option ?selected=${each === fn.scaling.prewarm}>${each}</option>`)}</select></label>
-      ${set ? html`<button class="primary" ?disabled=${page.off("settings")}>Set</button>` : html`<p class="quiet">${page.home ? "They are changed with a key of its project." : "This session may not change them."}</p>`}
+      ${set ? html`<button class="primary" ?disabled=${page.off("settings")}>Set</button>` : html`<p class="quiet">${page.home ? "They are changed with a key of its project." : lacking(page, "admin")}</p>`}
       ${page.errors.has("settings") ? failed(page.errors.get("settings")) : nothing}
       <p class="quiet">Everything else stands in function.yaml, and changes with <code>smore deploy</code>.</p>
     </form>`;
-  }) };
+  });
 }

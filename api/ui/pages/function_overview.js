@@ -13,6 +13,8 @@ const LOOKS = [["functions", [6, 4]], ["training", []], ["guest", [2, 3]], ["res
 export function overviewTab(page, of) {
   const length = SPANS[page.query("since")] ?? SPANS["24h"];
   const series = page.load(() => page.get(path`/v1/functions/${of}/series`, { since: ago(length), project: page.home }), REFRESH_S);
+  // Of all functions, as their list asks: of one function it would be said by revision.
+  const hour = page.load(() => page.get("/v1/functions:served", { project: page.home }).then(({ served }) => served.find((each) => each.function === of) ?? null), REFRESH_S);
   const charts = new Charts(page, [
     { title: "Calls a minute: arrivals, and those that ended", show: num, lines: (data) => {
       const rate = (values) => values.map((value) => (value === null ? null : (60 * value) / data.step_s));
@@ -48,10 +50,11 @@ export function overviewTab(page, of) {
         ${figure(whole(total("failed")), "did not succeed")}
         ${figure(ended ? percent(total("cold") / ended) : "–", "cold starts")}
         ${figure(seconds(data.worst_s.reduce((most, s) => (s === null ? most : Math.max(most ?? 0, s)), null)), "the longest")}
+        ${["p50", "p99"].map((each) => figure(seconds(hour.data?.[each]), `${each}, last hour`))}
       </div>
       ${charts.view(data, (title, chart) => html`<section><h2>${title}</h2>${chart ?? empty("Nothing is known of it.")}</section>`)}`;
   };
-  return { closed: () => charts.close(), view: () => html`<p>${choice(page, "since", Object.keys(SPANS), page.query("since") || "24h", "Time")}</p>${shown(series, plot)}` };
+  return () => html`<p>${choice(page, "since", Object.keys(SPANS), page.query("since") || "24h", "Time")}</p>${shown(series, plot)}`;
 }
 
 /** Three ways to call it. @param {string} of */

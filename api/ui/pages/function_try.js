@@ -1,10 +1,10 @@
 /** A call of a function: what would become of it as one types, and the call itself. */
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { Problem, call, path } from "../core/api.js";
+import { call, path } from "../core/api.js";
 import { toast } from "../core/dialog.js";
 import { ms, percent, when } from "../core/format.js";
-import { empty, failed, gpuLink, joined, link, name, skeleton, state } from "../core/parts.js";
+import { empty, failed, gpuLink, joined, lacking, link, name, skeleton, state } from "../core/parts.js";
 import { DryRun } from "./dry_run.js";
 
 /** Characters of an input that a page can hold well; larger ones go by curl. */
@@ -15,6 +15,8 @@ const TEMPLATE = 64;
 const BINARY = new Set(["BF16"]);
 /** The slider's ends, as powers of ten of milliseconds. */
 const SLIDER = { min: 0, max: 6, step: 0.02 };
+/** A day: no deadline is later. */
+const MOST_MS = 86_400_000;
 
 /** Zeros of a shape; -1 is one. @param {number[]} shape @param {any} zero @returns {any} */
 const zeros = (shape, zero) => (shape.length ? Array.from({ length: Math.max(1, shape[0]) }, () => zeros(shape.slice(1), zero)) : zero);
@@ -29,7 +31,10 @@ function template(fn) {
 
 export function tryTab(page, of, now) {
   let text = null;
+  /** Milliseconds; null = the function's own. @type {number|null} */
   let deadline = null;
+  /** What is wrong with the deadline as it was typed. */
+  let flaw = "";
   let done = null;
   let error = null;
   let busy = false;
@@ -43,7 +48,7 @@ export function tryTab(page, of, now) {
     const fits = measured?.example != null && Boolean(measured.inputs) === Boolean(now.data.inputs);
     return fits ? JSON.stringify(measured.example) : template(now.data);
   };
-  const trial = new DryRun((body, signal) => call("POST", path`/v1/functions/${of}/invocations` + ":dryRun", { body, signal }), page.draw);
+  const trial = new DryRun((body, signal) => call("POST", path`/v1/functions/${of}/invocations` + ":dryRun", { body, signal }), page);
   /** What the form says; null = its text is no JSON. */
   const body = () => {
     try {
@@ -54,7 +59,7 @@ export function tryTab(page, of, now) {
   };
   const changed = () => {
     const asked = body();
-    if (asked && (text ?? "").length <= MOST) trial.ask(asked);
+    if (asked && !flaw && (text ?? "").length <= MOST) trial.ask(asked);
     else trial.stop();
     page.draw();
   };
@@ -64,10 +69,10 @@ export function tryTab(page, of, now) {
     error = done = null;
     page.draw();
     try {
-      const more = file ? { "Smore-Deadline-Ms": String(deadline), ...(shape ? { "Smore-Shape": shape } : {}) } : {};
+      const more = file ? { ...(deadline && { "Smore-Deadline-Ms": String(deadline) }), ...(shape && { "Smore-Shape": shape }) } : {};
       done = await call("POST", path`/v1/functions/${of}/invocations`, { body: file ?? body(), more, signal: page.signal });
     } catch (caught) {
-      error = caught instanceof Problem ? caught : new Problem({ code: "fault of the page", detail: String(caught) });
+      error = caught;
     }
     busy = false;
     page.draw();
@@ -75,11 +80,10 @@ export function tryTab(page, of, now) {
   const view = () => {
     if (!now.data?.revision) return now.data ? empty("No revision serves, so that it cannot be called.") : nothing;
     if (page.home) return empty("It is another project's: a key of that project calls it.");
-    if (!page.may("invoke")) return empty("This session may not call functions. In a terminal:", `smore run ${of} '${template(now.data) ?? "…"}'`);
+    if (!page.may("invoke")) return empty(html`${lacking(page, "invoke")} In a terminal:`, `smore run ${of} '${template(now.data) ?? "…"}'`);
     if (text === null) {
       if (revisions.data === undefined && !revisions.error) return skeleton;
       text = first() ?? "";
-      deadline = now.data.deadline_ms;
       if (body()) trial.ask(body());
     }
     const asked = body();
@@ -91,19 +95,21 @@ export function tryTab(page, of, now) {
         ${large ? html`<span class="bad">That is more than this page sends: use curl.</span>` : asked ? nothing : html`<span class="bad">This is no JSON yet.</span>`}</label>
       ${now.data.inputs ? html`<label>Or its bytes: the tensors one after the other, little-endian <input type="file" name="bytes" @change=${(e) => { file = e.target.files[0] ?? null; page.draw(); }}></label>
         ${file && now.data.inputs.some((t) => t.shape.slice(1).some((n) => n < 0)) ? html`<label>Their shapes <input name="shape" .value=${shape} placeholder=${shapes(now.data)} @change=${(e) => { shape = e.target.value.trim(); }}></label>` : nothing}` : nothing}
-      <label>Deadline: <b>${ms(deadline)}</b> from arrival
-        <input type="range" name="deadline" min=${SLIDER.min} max=${SLIDER.max} step=${SLIDER.step} .value=${String(Math.log10(deadline ?? 1000))} aria-valuetext=${ms(deadline)}
-          @input=${(e) => { deadline = Number((10 ** Number(e.target.value)).toPrecision(2)); changed(); }}></label>
+      <label>Deadline, milliseconds from arrival <input type="number" name="deadline_ms" min="1" max=${MOST_MS} step="any" placeholder=${now.data.deadline_ms} aria-invalid=${flaw ? "true" : "false"}
+          @input=${(e) => { flaw = e.target.validationMessage; if (!flaw) deadline = e.target.value ? Number(e.target.value) : null; changed(); }}>
+        ${flaw ? html`<span class="bad">${flaw}</span>` : html`<span class="quiet">${deadline === null ? `Empty: the function's own, ${ms(now.data.deadline_ms)}.` : ms(deadline)}</span>`}</label>
+      <input type="range" aria-label="The same, as a slider" min=${SLIDER.min} max=${SLIDER.max} step=${SLIDER.step} .value=${String(Math.log10(deadline ?? now.data.deadline_ms))} aria-valuetext=${ms(deadline ?? now.data.deadline_ms)}
+        @input=${(e) => { deadline = Number((10 ** Number(e.target.value)).toPrecision(2)); e.target.form.elements.deadline_ms.value = deadline; flaw = ""; changed(); }}>
       <div class="outcome" aria-live="polite">${outcome(trial)}</div>
       <div class="buttons start">
-        <button class="primary" ?disabled=${(!file && (!asked || large)) || busy}>${busy ? "Waiting…" : "Call"}</button>
+        <button class="primary" ?disabled=${(!file && (!asked || large)) || flaw || busy}>${busy ? "Waiting…" : "Call"}</button>
         ${["curl", "Python", "smore"].map((way) => html`<button type="button" ?disabled=${!asked} @click=${() => copy(page, way, of, asked)}>Copy as ${way}</button>`)}
       </div>
       ${error ? failed(error) : nothing}
       ${done ? result(done) : nothing}
     </form>`;
   };
-  return { view, closed: () => trial.stop() };
+  return view;
 }
 
 const code = (text) => html`<pre class="scroll" tabindex="0">${text}</pre>`;

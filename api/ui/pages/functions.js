@@ -4,22 +4,19 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { path } from "../core/api.js";
 import { NONE, ago, ms, num, percent, seconds, whole } from "../core/format.js";
 import { EVERY } from "../core/hub.js";
-import { empty, filters, inProject, link, name, shown, spark, sparkPath, table, whoseRows } from "../core/parts.js";
+import { empty, filters, inProject, link, name, shown, spark, sparkPath, whoseRows, windowed } from "../core/parts.js";
 
 const REFRESH_S = 30;
 const HOURS = 24;
-/** Rows that are drawn at first, and more at a time. */
-const WINDOW = 100;
 
 export function open(page) {
-  let rowsShown = WINDOW;
   const functions = page.load(() => page.get("/v1/functions", page.whose).then((answer) => answer.functions), REFRESH_S);
   const day = page.load(() => page.get("/v1/harvest", { by: "function", step: "hour", since: ago(3600 * HOURS), ...page.whose }), REFRESH_S);
   const hour = page.load(() => page.get("/v1/functions:served", page.whose), REFRESH_S);
   const warm = page.load(() => page.project === EVERY ? Promise.resolve(null) : page.get("/v1/prewarm", { project: page.project }), REFRESH_S);
   const view = () => html`
     <h1>Functions</h1>
-    <p class="quiet">${whoseRows(page)} Calls are those that ended in the last day. Functions that missed most deadlines come first.</p>
+    <p class="quiet">${whoseRows(page)} Calls are those that ended in the last day. Functions that missed most deadlines come first. p50, p99: half and 99 % of those of the last hour took no longer from arrival to end.</p>
     ${filters(page, [["function", "Function"]])}
     ${shown(functions, (all) => {
       const wanted = page.query("function").toLowerCase();
@@ -29,8 +26,7 @@ export function open(page) {
       const rows = all.filter((row) => row.name.includes(wanted)).map((row) => ({ ...row, past: past.get(`${row.project}/${row.name}`), hour: lately.get(`${row.project}/${row.name}`), warm: loaded.get(row.name) })).sort(before);
       if (!rows.length) return all.length ? empty(`No function has “${wanted}” in its name.`) : empty("There is no function. This makes one:", "smore deploy ./twice");
       return html`${day.error ? html`<p class="bad" role="status"><bdi>${day.error.message}</bdi> The last day's calls are not known.</p>` : nothing}
-        ${table({ caption: "Functions", rows: rows.slice(0, rowsShown), key: (row) => `${row.project}/${row.name}`, columns: columns(page) })}
-        ${rows.length > rowsShown ? html`<p><button @click=${() => { rowsShown += WINDOW; page.draw(); }}>${Math.min(WINDOW, rows.length - rowsShown)} more of ${rows.length}</button></p>` : nothing}`;
+        ${windowed(page, { caption: "Functions", rows, key: (row) => `${row.project}/${row.name}`, columns: columns(page) })}`;
     })}`;
   return { title: "Functions", topics: [], view };
 }

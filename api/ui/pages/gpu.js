@@ -5,7 +5,7 @@ import { Problem, call, path } from "../core/api.js";
 import { Charts } from "../core/chart.js";
 import { SPANS, ago, count, memory, memoryOf, percent, seconds, when, whole } from "../core/format.js";
 import { awaited, live } from "../core/live.js";
-import { choice, empty, errorRow, failed, figure, interval, link, lossWords, name, shown, state, table } from "../core/parts.js";
+import { choice, empty, errorRow, failed, figure, interval, lacking, link, lossWords, name, shown, state, table } from "../core/parts.js";
 import { facts, used } from "./gpu_facts.js";
 import { lanesThere } from "./gpu_lanes.js";
 import { trainingHref } from "./plan_rows.js";
@@ -47,7 +47,7 @@ export function open(page) {
         <section><h2>Warm instances</h2>${warm(gpu)}</section>
         <section><h2>Processes nobody registered</h2>${strangers(page, gpu)}</section>` : nothing}`;
   };
-  return { title: id, topics: ["gpus"], view, ready: () => live.settled("gpus"), closed: () => charts.close() };
+  return { title: id, topics: ["gpus"], view, ready: () => live.settled("gpus") };
 }
 
 const now = (gpu) => html`
@@ -61,7 +61,8 @@ const now = (gpu) => html`
   </div>`;
 
 function actions(page, gpu) {
-  if (!(page.me.operator && page.may("admin"))) return nothing;
+  // The operators' project.
+  if (!page.me.operator) return page.me.project === "default" ? html`<p>${lacking(page, "admin")}</p>` : nothing;
   const post = (verb) => (query = {}) => call("POST", path`/v1/gpus/${gpu.id}/${verb}`, { query });
   const button = (label, run, danger = false) =>
     html`<button class=${danger ? "danger" : ""} ?disabled=${page.off(gpu.id)} @click=${run}>${label}</button>`;

@@ -3,11 +3,10 @@
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { Charts } from "../core/chart.js";
 import { NONE, ago, percent, seconds, whole } from "../core/format.js";
-import { choice, empty, figure, filters, joined, name, shown, table, whoseRows } from "../core/parts.js";
+import { choice, empty, figure, filters, joined, name, shown, table, whoseRows, windowed } from "../core/parts.js";
 
 const SPANS = { "24h": 86400, "7d": 604800, "30d": 2592000, "90d": 7776000 };
 const REFRESH_S = 60;
-const MOST = 500;
 const COLUMNS = ["at", "key", "run_s", "money", "invocations", "met", "cold", "saved", "lost", "lost_low", "lost_high", "windows"];
 
 export function open(page) {
@@ -61,8 +60,8 @@ export function open(page) {
           ],
         })}</section>
         <section><h2>By ${step}</h2>
-          <p><a class="button" download="harvest.csv" href=${csv(data.parts)}>CSV</a>${data.parts.length > MOST ? html` <span class="quiet">of all ${whole(data.parts.length)} rows; the newest ${MOST} are shown</span>` : nothing}</p>${table({
-          caption: `By ${step}`, rows: data.parts.toReversed().slice(0, MOST),
+          <p><a class="button" download="harvest.csv" href=${csv(data.parts)}>CSV</a></p>${windowed(page, {
+          caption: `By ${step}, the newest first`, rows: data.parts.toReversed(),
           columns: [
             { head: `${step} of UTC from`, label: "from", cell: (part) => new Date(part.at * 1000).toISOString().slice(0, step === "day" ? 10 : 16).replace("T", " ") },
             ...common,
@@ -71,7 +70,7 @@ export function open(page) {
         })}
           ${by === "function" ? html`<p class="quiet">A training loses to whatever runs beside it, so that nothing is said of it by function.</p>` : nothing}</section>`;
     })}`;
-  return { title: "Harvest", topics: [], view, closed: () => chart.close() };
+  return { title: "Harvest", topics: [], view };
 }
 
 const sum = (parts, field) => parts.reduce((all, part) => all + part[field], 0);

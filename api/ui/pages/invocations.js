@@ -5,7 +5,7 @@ import { call, path } from "../core/api.js";
 import { NONE, ago, clock, count, ms, seconds, when, words } from "../core/format.js";
 import { EVERY } from "../core/hub.js";
 import { live } from "../core/live.js";
-import { Older, empty, errorRow, filters, gpuLink, inProject, link, name, shown, state, table } from "../core/parts.js";
+import { Older, empty, errorRow, filters, gpuLink, inProject, lacking, link, name, shown, state, table } from "../core/parts.js";
 
 const STATES = ["queued", "dispatched", "running", "succeeded", "failed", "rejected", "expired", "cancelled"];
 /** Those that are over. */
@@ -16,21 +16,14 @@ const PAGE = 100;
 const LOOK_S = 10;
 
 export function open(page) {
-  const ask = (cursor) => page.get("/v1/invocations", { ...Object.fromEntries(FILTERS.map((each) => [each, page.query(each)])), limit: PAGE, ...page.whose, cursor });
+  const ask = (cursor) => page.get("/v1/invocations", { ...page.queries(FILTERS), limit: PAGE, ...page.whose, cursor });
   const older = new Older(page, ask, "invocations");
-  let newer = 0;
   const chosen = new Set();
-  const first = page.load(async () => {
-    const answer = await ask("");
-    newer = 0;
-    older.begin(answer.next_cursor);
-    return answer.invocations;
-  });
+  const first = older.newest();
+  let seen = [];
   page.every(LOOK_S, async () => {
     if (!first.data || page.query("until")) return;
-    const { invocations } = await ask("").catch(() => ({ invocations: [] }));
-    const top = first.data[0]?.id ?? "";
-    newer = invocations.filter((each) => each.id > top).length;
+    seen = await ask("").then(({ invocations }) => invocations, () => []);
     page.draw();
   });
   const cancelAll = async () => {
@@ -57,9 +50,10 @@ export function open(page) {
   ];
   const view = () => html`
     <h1>Invocations</h1>
-    ${form(page)}
+    ${form(page)} ${lacking(page, "invoke")}
     ${shown(first, (rows) => {
       const all = [...rows, ...older.rows];
+      const newer = seen.filter((each) => each.id > (rows[0]?.id ?? "")).length;
       if (!all.length && !older.cursor) return FILTERS.some((each) => page.query(each)) ? empty("No invocation fits these filters, of those that the history keeps.") : empty("Nothing has been called yet. This calls a function:", "smore run NAME '{\"x\": 1}'");
       return html`
         ${newer ? html`<p><button @click=${first.reload}>Show ${newer === PAGE ? `${PAGE} or more` : newer} newer</button></p>` : nothing}

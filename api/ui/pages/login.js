@@ -1,15 +1,8 @@
 /** Login: a key, or the code of `smore open` behind #, becomes a session with fewer scopes than the key. */
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { Problem, call, session } from "../core/api.js";
-import { failed } from "../core/parts.js";
-
-const TICKS = [
-  ["read", "look", "always"],
-  ["invoke", "call", "try functions, cancel invocations"],
-  ["jobs", "trainings", "start, stop, hold, release, restart"],
-  ["admin", "administer", "pause, drain, purge, deadlines; as an operator also GPU instances and the platform"],
-];
+import { call, session } from "../core/api.js";
+import { RIGHTS, failed } from "../core/parts.js";
 
 export function open(page) {
   // `smore open --admin` ticks it too.
@@ -25,7 +18,7 @@ export function open(page) {
       // A whole new page: nothing of the session before stays.
       return location.replace(/^\/ui(\/|$)/.test(to) ? to : "/ui/");
     } catch (caught) {
-      error = caught instanceof Problem ? caught : new Problem({ code: "unreadable", detail: String(caught) });
+      error = caught;
     }
     busy = false;
     page.draw();
@@ -49,13 +42,13 @@ export function open(page) {
     view: () => html`
       <div class="login">
         <h1>SMore</h1>
-        ${page.query("to") && !asks ? html`<p>The session has ended, or there was none.</p>` : nothing}
+        ${page.query("to") && !session.half ? html`<p>The session has ended, or there was none.</p>` : nothing}
         <form @submit=${submit}>
           ${asks
             ? html`<p>A link asks to log in anew. The session that this browser has will be replaced: go on only if you ran <code>smore open</code>.</p>`
             : html`<label>API key <input name="key" type="password" required autocomplete="current-password" autofocus></label>`}
           <fieldset><legend>This session may</legend>
-            ${TICKS.map(([scope, word, what]) => html`<label class="tick">
+            ${Object.entries(RIGHTS).map(([scope, [word, what]]) => html`<label class="tick">
               <input type="checkbox" name="scope" value=${scope} ?checked=${ticked.includes(scope)} ?disabled=${scope === "read"}>
               <span><b>${word}</b> <span class="quiet">${what}</span></span></label>`)}
           </fieldset>

@@ -16,10 +16,8 @@ const span = (early, late) => (early !== null && late !== null && late > early +
 /** The address of a training. @param {{id: string, project: string}} job @param {any} me */
 export const trainingHref = (job, me) => inProject(path`/ui/trainings/${job.id}`, job.project, me);
 
-/**
- * Attempts and the queue as bars; of a job that is over, on GPU instances, or waits.
- * @param {any[]} attempts @param {any[]} queue @param {number} since seconds since 1970 @param {any} me @returns {PlanBar[]}
- */
+/** Attempts and the queue as bars; of a job that is over, on GPU instances, or waits.
+ * @param {any[]} attempts @param {any[]} queue @param {number} since seconds since 1970 @param {any} me @returns {PlanBar[]} */
 export function barsOf(attempts, queue, since, me) {
   const expected = new Map(queue.map((job) => [job.id, job]));
   const begun = new Set();
@@ -58,11 +56,9 @@ export function barsOf(attempts, queue, since, me) {
 
 const of = (id, name, project, gpus, guest, me) => ({ job: id, name: name || id, project, gpus, guest, rows: 1, row: "", href: trainingHref({ id, project }, me) });
 
-/**
- * A row each GPU instance. A job over several that stand together is one bar over their rows.
+/** A row each GPU instance. A job over several that stand together is one bar over their rows.
  * One that waits has a row of its own: the plan does not say which GPU instance it gets.
- * @param {PlanBar[]} bars @param {any[]} gpus live rows @param {number} now @returns {import("../core/gantt.js").Row[]}
- */
+ * @param {PlanBar[]} bars @param {any[]} gpus live rows @param {number} now @returns {import("../core/gantt.js").Row[]} */
 export function byGpu(bars, gpus, now) {
   // Those of a host stand together, as those of a training over several do.
   const host = new Map(gpus.map((gpu) => [gpu.id, gpu.node]));

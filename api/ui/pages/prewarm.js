@@ -3,7 +3,7 @@
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { path } from "../core/api.js";
 import { NONE, num, percent, when, whole, words } from "../core/format.js";
-import { empty, figure, inProject, link, name, shown, table } from "../core/parts.js";
+import { empty, figure, inProject, link, name, shown, windowed } from "../core/parts.js";
 
 const REFRESH_S = 10;
 
@@ -17,7 +17,7 @@ export function open(page) {
       ${counted(data.counts)}
       ${figure(gbHours(data.counts.wasted_gb_s), "of it by loads that nothing used")}
     </div>
-    <section><h2>Functions</h2>${data.functions.length ? table({
+    <section><h2>Functions</h2>${data.functions.length ? windowed(page, {
       caption: "Functions, those first that had most cold starts",
       rows: data.functions.toSorted((a, b) => b.counts.cold - a.counts.cold),
       columns: [
@@ -45,4 +45,4 @@ export const counted = (counts) => html`
   ${["hits", "late", "wasted", "failed"].map((each) => figure(whole(counts[each]), each === "hits" ? "loads ahead in time" : each))}
   ${figure(gbHours(counts.idle_gb_s), "memory without work")}`;
 
-export const gbHours = (gb_s) => (gb_s > 0 && gb_s < 3.6 ? "< 0.001 GB-h" : `${num(gb_s / 3600)} GB-h`);
+const gbHours = (gb_s) => (gb_s > 0 && gb_s < 3.6 ? "< 0.001 GB-h" : `${num(gb_s / 3600)} GB-h`);

@@ -6,15 +6,12 @@ import { menu } from "../core/dialog.js";
 import { NONE, count, ms, num, seconds, when, whole } from "../core/format.js";
 import { EVERY, named } from "../core/hub.js";
 import { awaited, live } from "../core/live.js";
-import { bar, empty, errorRow, failed, filters, inProject, joined, link, name, spark, sparkPath, table } from "../core/parts.js";
+import { bar, empty, errorRow, failed, filters, inProject, joined, lacking, link, name, spark, sparkPath, windowed } from "../core/parts.js";
 import { platformVerbs, queueVerbs } from "./queue_verbs.js";
 
-/** Rows that are drawn at first, and more at a time. */
-const WINDOW = 100;
 const RATES_S = 60;
 
 export function open(page) {
-  let shownRows = WINDOW;
   const rates = page.load(() => page.get("/v1/functions:served", { step: 120, ...page.whose }).then(({ served }) => new Map(served.map((each) => [`${each.project}/${each.function}`, each]))), RATES_S);
   const view = () => {
     const rows = live.rows("queues");
@@ -25,16 +22,15 @@ export function open(page) {
     const waiting = rows.reduce((sum, row) => sum + row.depth, 0);
     return html`
       <h1>Queues</h1>
-      <p class="quiet">${count(waiting, "invocation")} of ${count(rows.length, "function")} wait. In the order of dispatch: the highest priority first.</p>
+      <p class="quiet">${count(waiting, "invocation")} of ${count(rows.length, "function")} wait. In the order of dispatch: the highest priority first. ${lacking(page, "admin")}</p>
       ${filters(page, [["function", "Function"]])}
-      ${found.length ? table({
+      ${found.length ? windowed(page, {
         caption: "Queues",
-        rows: found.slice(0, shownRows),
+        rows: found,
         key,
         after: (row) => errorRow(page.errors.get(key(row)), 8),
         columns: columns(page, rates.data),
       }) : empty(`No function has “${wanted}” in its name.`)}
-      ${found.length > shownRows ? html`<p><button @click=${() => { shownRows += WINDOW; page.draw(); }}>${Math.min(WINDOW, found.length - shownRows)} more of ${found.length}</button></p>` : nothing}
       ${foot(page)}`;
   };
   return { title: "Queues", topics: ["queues"], view, ready: () => live.settled("queues") };
@@ -77,7 +73,7 @@ function deadline(row) {
   return html`<div class="rows slim">${bar(earliest / allowed, text, late ? "bad" : "good")}<span class="value">${text}${late ? html` <b class="bad">too late</b>` : nothing}</span></div>`;
 }
 
-function decided(row) {
+export function decided(row) {
   const until = (at) => (at ? html` until ${when(at)}` : nothing);
   const said = [
     row.draining ? html`<b>drains</b>` : row.paused && html`<b>paused</b>`,

@@ -8,7 +8,7 @@ import { DryRun } from "./dry_run.js";
 
 export function startForm(page) {
   let opened = false;
-  const trial = new DryRun((body, signal) => call("POST", "/v1/jobs:dryRun", { body, signal }), page.draw);
+  const trial = new DryRun((body, signal) => call("POST", "/v1/jobs:dryRun", { body, signal }), page);
   const changed = (event) => {
     const body = bodyOf(event.currentTarget);
     if (body) trial.ask(body);
@@ -23,7 +23,7 @@ export function startForm(page) {
     await page.act("start", () => call("POST", "/v1/jobs", { body }), { done: (job) => `${job.name} is ${job.state === "queued" ? "waiting" : job.state}.` });
     if (!page.errors.has("start")) form.reset(), trial.stop();
   };
-  const view = () => html`
+  return () => html`
     <details class="start" ?open=${opened} @toggle=${(e) => (opened = e.target.open)}>
       <summary class="button">Start a training</summary>
       <form @input=${changed} @submit=${submit} autocomplete="off">
@@ -37,7 +37,6 @@ export function startForm(page) {
         <div class="buttons start"><button class="primary" ?disabled=${page.off("start")}>Start</button></div>
       </form>
     </details>`;
-  return { view, close: () => trial.stop() };
 }
 
 const FIELDS = [

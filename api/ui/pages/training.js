@@ -5,7 +5,7 @@ import { path } from "../core/api.js";
 import { Charts } from "../core/chart.js";
 import { NONE, ago, count, num, percent, seconds, when, whole, words } from "../core/format.js";
 import { live } from "../core/live.js";
-import { choice, empty, failed, figure, gpuLink, gpuLinks, interval, joined, link, lossWords, name, printed, shown, state, table } from "../core/parts.js";
+import { choice, empty, failed, figure, gpuLink, gpuLinks, interval, joined, lacking, link, lossWords, name, printed, shown, state, table } from "../core/parts.js";
 import { trainingHref } from "./plan_rows.js";
 import { OVER, WAITING, trainingVerbs } from "./training_verbs.js";
 import { ends, progress } from "./trainings.js";
@@ -48,7 +48,7 @@ export function open(page) {
           ${shown(logs, (data) => (data.lines.length ? printed(data.lines) : empty(row.source === "started" ? "It has printed nothing yet." : "It was started elsewhere, and prints there.")))}</section>`;
     })}`;
   };
-  return { title: reference, topics: ["trainings"], view, closed: () => charts.close() };
+  return { title: reference, topics: ["trainings"], view };
 }
 
 function head(page, job, why) {
@@ -60,7 +60,7 @@ function head(page, job, why) {
     <p class="summary">${why.data ? html`<bdi>${why.data.summary}</bdi>` : why.error ? nothing : "…"}</p>
     ${why.error ? failed(why.error, why.reload) : nothing}
     <div class="buttons start">${verbs.map((verb) => html`<button class=${verb.danger ? "danger" : ""} title=${verb.hint} ?disabled=${page.off(job.id)} @click=${verb.run}>${verb.label}</button>`)}
-      ${verbs.length ? nothing : html`<span class="quiet">In a terminal: <code>smore jobs explain ${job.name}</code></span>`}</div>
+      ${OVER.has(job.state) ? nothing : lacking(page, "jobs")}</div>
     ${page.errors.has(job.id) ? failed(page.errors.get(job.id)) : nothing}
     <div class="figures">
       ${figure(gpuLinks(job.gpus), OVER.has(job.state) ? "it was on last" : "it is on")}

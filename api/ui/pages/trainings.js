@@ -4,7 +4,7 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { NONE, percent, when, whole, words } from "../core/format.js";
 import { EVERY } from "../core/hub.js";
 import { awaited, live } from "../core/live.js";
-import { Older, bar, empty, errorRow, filters, gpuLinks, interval, link, lossWords, name, state, table } from "../core/parts.js";
+import { Older, bar, empty, errorRow, filters, gpuLinks, interval, lacking, link, lossWords, name, state, table } from "../core/parts.js";
 import { trainingHref } from "./plan_rows.js";
 import { startForm } from "./start_form.js";
 import { trainingButtons } from "./training_verbs.js";
@@ -26,13 +26,13 @@ export function open(page) {
     const rows = [...held.values()].filter((job) => job.name.includes(wanted) && (!page.query("state") || job.state === page.query("state"))).sort(before);
     return html`
       <h1>Trainings</h1>
-      ${form ? form.view() : html`<p class="quiet">This session may not start trainings. In a terminal: <code>smore jobs start -- zoo.train</code></p>`}
+      ${form ? form() : html`<p>${lacking(page, "jobs")}</p>`}
       ${filters(page, [["name", "Name"], ["state", "State", STATES]])}
       ${rows.length ? table({ caption: "Trainings", rows, after: (job) => errorRow(page.errors.get(job.id), 8), columns: columns(page) })
         : FILTERS.some((each) => page.query(each)) ? empty("No training fits these filters.") : empty("No training has been started yet. This starts one:", "smore jobs start --name NAME -- zoo.train")}
       ${older.view(newest[NEWEST - 1]?.id)}`;
   };
-  return { title: "Trainings", topics: ["trainings"], view, ready: () => live.settled("trainings"), closed: () => form?.close() };
+  return { title: "Trainings", topics: ["trainings"], view, ready: () => live.settled("trainings") };
 }
 
 const ORDER = ["running", "stopping", "starting", "queued", "held"];
