@@ -5,7 +5,7 @@ import { NONE, clock, count, seconds, when } from "../core/format.js";
 import { Gantt } from "../core/gantt.js";
 import { EVERY } from "../core/hub.js";
 import { live } from "../core/live.js";
-import { choice, empty, gpuLinks, joined, link, name, shown, state, table } from "../core/parts.js";
+import { choice, empty, folded, gpuLinks, joined, link, name, shown, state, windowed } from "../core/parts.js";
 import { barsOf, byGpu, byTraining } from "./plan_rows.js";
 import { told } from "./told.js";
 
@@ -35,20 +35,21 @@ export function open(page) {
   const plan = page.load(() => page.get("/v1/jobs/queue"), QUEUE_S);
   const chart = new Gantt("Plan of the GPU instances");
   const listing = { open: false };
-  const sized = () => page.draw();
-  addEventListener("resize", sized);
+  addEventListener("resize", page.draw, { signal: page.signal });
   const view = () => html`
     <h1>Plan</h1>
-    <p class="choices">${choice(page, "by", ["GPU instances", "trainings"], page.query("by") || "GPU instances", "Rows", true)}
+    <p class="choices">${width() < NARROW ? nothing : choice(page, "by", ["GPU instances", "trainings"], page.query("by") || "GPU instances", "Rows", true)}
       ${choice(page, "since", Object.keys(SPANS), page.query("since") || "12h", "Back", true)}
       ${choice(page, "until", ["all", ...Object.keys(SPANS)], page.query("until") || "all", "Ahead", true)}</p>
     ${shown(plan, (queue) => shown(attempts, (ran) => drawn(page, chart, listing, queue, ran, since())))}
     <section><h2>Told and real ends</h2>${shown(past, (data) => told(data.attempts.filter((each) => each.why === "succeeded" && each.told_s).slice(0, COMPARED)))}</section>`;
-  return { title: "Plan", topics: ["gpus"], view, ready: () => live.settled("gpus"), closed: () => removeEventListener("resize", sized) };
+  return { title: "Plan", topics: ["gpus"], view, ready: () => live.settled("gpus") };
 }
 
 /** A moment of the address, or a span before (`way` -1) or after now; seconds since 1970. @param {string} text @param {number} way */
 const moment = (text, way) => (SPANS[text] ? Date.now() / 1000 + way * SPANS[text] : Date.parse(text) / 1000 || Date.now() / 1000 + way * SPANS["12h"]);
+/** Of the drawing, in pixels. */
+const width = () => Math.min(1600, document.documentElement.clientWidth) - 32;
 const iso = (s) => new Date(s * 1000).toISOString();
 
 /** @param {import("../core/page.js").Page} page @param {Gantt} chart @param {{open: boolean}} listing whether the table is open @param {any} queue @param {any} ran @param {number} since */
@@ -61,7 +62,6 @@ function drawn(page, chart, listing, queue, ran, since) {
   const ends = bars.map((bar) => Math.max(bar.to ?? 0, bar.late ?? 0)).filter((s) => s < now + AHEAD_S);
   const ahead = page.query("until");
   const until = ahead && ahead !== "all" ? moment(ahead, 1) : Math.max(now + HOUR_S, ...ends) + (now - since) / 50;
-  const wide = Math.min(1600, document.documentElement.clientWidth) - 32;
   const first = queue.jobs.find((job) => job.id === queue.kept_for);
   const unknown = jobs.filter((job) => job.place > 0 && !job.start_at);
   const listed = bars.filter((bar) => (bar.to ?? until) >= since && bar.from <= until);
@@ -70,13 +70,10 @@ function drawn(page, chart, listing, queue, ran, since) {
     <div class=${queue.leading ? "" : "out-of-date"}>
     ${!bars.length ? empty("No training ran in this time, and none waits. This starts one:", "smore jobs start --name NAME -- zoo.train")
       : html`<p class="quiet">${count(jobs.filter((job) => job.place === 0).length, "training")} on GPU instances, ${count(jobs.filter((job) => job.place > 0).length, "training")} waiting${queue.kept ? html`, ${count(queue.kept, "GPU instance")} kept for ${first ? name(first.name) : jobs.some((job) => job.why === "promised") ? "promised ends" : "the first of another project"}` : nothing}. ${ran.more ? `Only the newest ${MOST} attempts are shown.` : nothing}</p>
-        ${wide < NARROW ? list(listed, page) : html`
-          ${chart.view({ rows: page.query("by") === "trainings" ? byTraining(listed) : byGpu(listed, live.rows("gpus") ?? [], now), since, until, now, width: wide })}
+        ${width() < NARROW ? list(listed, page, true) : html`
+          ${chart.view({ rows: page.query("by") === "trainings" ? byTraining(listed) : byGpu(listed, live.rows("gpus") ?? [], now), since, until, now, width: width() })}
           ${legend}
-          <details @toggle=${(event) => {
-            listing.open = event.target.open;
-            page.draw();
-          }}><summary>Table</summary>${listing.open ? list(listed, page) : nothing}</details>`}
+          ${folded(listing, page, () => list(listed, page))}`}
         ${unknown.length ? html`<p class="quiet">Nobody can say when these start: ${joined(unknown, (job) => html`${name(job.name)}`)}.</p>` : nothing}`}
     </div>`;
 }
@@ -87,16 +84,17 @@ const legend = html`<ul class="legend">
   <li><svg class="wide" viewBox="0 0 26 12" aria-hidden="true"><line class="now" x1="13" x2="13" y1="0" y2="12" /></svg> now</li>
 </ul>`;
 
-/** @param {import("./plan_rows.js").PlanBar[]} bars @param {import("../core/page.js").Page} page */
-const list = (bars, page) => table({
+/** What goes on and waits in the order of its start, then what is over. @param {import("./plan_rows.js").PlanBar[]} bars @param {import("../core/page.js").Page} page @param {boolean} [short] */
+const list = (bars, page, short = false) => windowed(page, {
   caption: "Plan by start",
-  rows: bars,
+  rows: [...bars.filter((bar) => bar.kind !== "past"), ...bars.filter((bar) => bar.kind === "past").reverse()],
   columns: [
+    { head: "training", cell: (bar) => html`${link(bar.href, name(page.project === EVERY ? `${bar.project}/${bar.name}` : bar.name))}${bar.guest ? html` <span class="guest">guest</span>` : nothing} ${state(bar.state)}` },
     { head: "start", cell: (bar) => html`${bar.startsAt ? when(bar.startsAt) : NONE}${bar.startLate && bar.startLate > bar.from + 60 ? html`<span class="quiet">..${clock(new Date(bar.startLate * 1000))}</span>` : nothing}` },
     { head: "end", cell: (bar) => html`${bar.to === null ? NONE : clock(new Date(bar.to * 1000))}${bar.late && bar.late > (bar.to ?? 0) + 60 ? html`<span class="quiet">..${clock(new Date(bar.late * 1000))}</span>` : nothing}` },
-    { head: "training", cell: (bar) => html`${link(bar.href, name(page.project === EVERY ? `${bar.project}/${bar.name}` : bar.name))}${bar.guest ? html` <span class="guest">guest</span>` : nothing}` },
-    { head: "GPU instances", cell: (bar) => gpuLinks(bar.gpus) },
-    { head: "state", cell: (bar) => state(bar.state) },
-    { head: "why", cell: (bar) => (bar.why ? html`<bdi>${bar.why}</bdi>` : NONE) },
+    ...(short ? [] : [
+      { head: "GPU instances", cell: (bar) => gpuLinks(bar.gpus) },
+      { head: "why", cell: (bar) => (bar.why ? html`<bdi>${bar.why}</bdi>` : NONE) },
+    ]),
   ],
 });
