@@ -2,8 +2,8 @@
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { call, path } from "../core/api.js";
-import { NONE, count, percent, seconds, when, words } from "../core/format.js";
-import { empty, failed, gpuLink, inProject, joined, name, printed, shown, state, table } from "../core/parts.js";
+import { NONE, count, ms, percent, seconds, when, words } from "../core/format.js";
+import { empty, failed, gpuLink, inProject, joined, lacking, name, printed, shown, state, table } from "../core/parts.js";
 import { timeline } from "../core/phases.js";
 import { ENDED } from "./invocations.js";
 
@@ -57,6 +57,7 @@ function whole(page, of, logs) {
     ${of.waits ? html`<p class="quiet">${count(of.waits.before, "invocation")} of its function ${of.waits.before === 1 ? "has an earlier deadline" : "have earlier deadlines"}.</p>` : nothing}
     ${of.traceback ? html`<pre class="scroll" tabindex="0"><bdi>${of.traceback}</bdi></pre>` : nothing}
     <div class="buttons start">
+      ${over || page.home ? nothing : lacking(page, "invoke")}
       ${!over && !page.home && page.may("invoke") ? html`<button class="danger" ?disabled=${page.off(of.id)} @click=${cancel}>Cancel</button>` : nothing}
       <a class="button" href=${there(path`/ui/functions/${of.function}`)}>Its function</a>
       ${!page.home && page.may("invoke") ? html`<a class="button" href=${path`/ui/functions/${of.function}` + "?tab=try"}>Call it with another input</a>` : nothing}
@@ -65,11 +66,17 @@ function whole(page, of, logs) {
     ${page.errors.has(of.id) ? failed(page.errors.get(of.id)) : nothing}
     ${of.complete ? nothing : html`<p class="quiet" role="status">The history is a second behind: parts may be missing yet.</p>`}
     <section><h2>Where the time went</h2>${timeline(of, Date.now())}</section>
-    <section><h2>${of.waits ? "How the scheduler sees the GPU instances now" : "Why here"}</h2>
-      ${decision ? reasons(decision, of) : empty(of.state === "rejected" ? "It was refused by the admission gate, before any GPU instance was weighed." : "No decision is kept: none was made, or it is older than the history.")}</section>
+    <section><h2>${of.waits ? "How the scheduler sees the GPU instances now" : decision ? "Why here" : "What stood against it"}</h2>
+      ${decision ? reasons(decision, of) : empty(unplaced(of))}</section>
     ${last ? html`<section><h2>Predicted and measured</h2>${sides(last)}</section>
       <section><h2>What ran beside it</h2>${beside(last)}</section>` : nothing}
     <section><h2>What it printed</h2>${shown(logs, (data) => (data?.lines.length ? printed(data.lines) : empty("Its handler printed nothing while it ran, or its lines have been dropped.")))}</section>`;
+}
+
+/** What is kept of one without a decision. @param {any} of */
+function unplaced({ state, gate: { allowed_ms: allowed, needed_ms: needed } }) {
+  if (state !== "expired" && state !== "rejected") return "No decision is kept: none was made, or it is older than the history.";
+  return `The reason above is all that is kept: no GPU instance took it, and which of them were weighed is not recorded.${needed == null ? "" : ` When it arrived, the gate knew of an end after ${ms(needed)}, and its deadline was after ${ms(allowed)}.`}`;
 }
 
 /** A degradation with its bound. @param {number|null|undefined} value @param {number|null|undefined} upper @param {boolean} known */

@@ -29,7 +29,7 @@ export function open(page) {
         ],
       })}` : empty("Nothing is predicted yet: what a function costs is assumed from what it declares. This profiles the workloads of this machine:", "smore profile")))}
     <section><h2>Told against measured</h2>${shown(runs, calibration)}</section>
-    <section><h2>Fits</h2>${shown(versions, (data) => (data.versions.length ? table({
+    <section><h2>Fits</h2><p class="quiet">RMSLE says how far a fit is off on measurements that it has not seen: at 0.05 the time that work takes beside other work is predicted about 5 % wrong, and the smaller one wins.</p>${shown(versions, (data) => (data.versions.length ? table({
       caption: "Fits of the predictor, the newest first",
       rows: data.versions,
       mark: (each) => (each.version === now.data?.version ? "chosen" : ""),
