@@ -25,7 +25,7 @@ from tests.support.eventually import eventually
 from tests.support.whole_platform import BYSTANDER, LIGHT, STRICT, Platform
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Route
 
 pytestmark = [
     pytest.mark.acceptance,
@@ -224,10 +224,13 @@ def test_somebody_without_a_mouse_logs_in_pauses_a_function_and_takes_it_back(
     page.get_by_role("button", name="Take back").focus()
     keys.press("Enter")
     eventually(lambda: not any(queue.paused for queue in platform.client.queues()), what="the end of the pause")
+    platform.client.set_slo("echo", 5_400_000)
+    platform.client.set_slo("echo", None)
     page.goto(f"{platform.url}/ui/audit?target={quote('function/echo', safe='')}")
     paused = page.get_by_role("row").filter(has_text="paused false → true").first
     paused.wait_for()
     assert "in a session" in paused.inner_text()
+    page.get_by_role("row").filter(has_text="deadline – → 90 min").wait_for()
     page.goto(f"{platform.url}/ui/")
     page.locator("summary", has_text="operator").press("Enter")
     page.get_by_role("button", name="Sign out").press("Enter")
@@ -236,12 +239,13 @@ def test_somebody_without_a_mouse_logs_in_pauses_a_function_and_takes_it_back(
 
 
 def test_the_page_of_an_invocation_says_what_explain_says(browser: "Browser", state: Any, platform: Platform) -> None:
-    """One that ran, one that waits for a paused function and is cancelled there, one that nobody knows."""
+    """One that ran, two that wait for a paused function until one expires and one is cancelled, one that nobody knows."""
     client = platform.client
     ran = client.invoke("echo", {"x": 1}).id
     explanation = eventually(partial(explained, platform, ran), what="the whole explanation")
     client.pause("echo")
     try:
+        expires = client.submit("echo", {"x": 2}, deadline_ms=1500)
         waits = client.submit("echo", {"x": 2}, deadline_ms=60_000)
         with driver.viewed(browser, state) as seen:
             seen.go(f"{platform.url}/ui/invocations/{ran}")
@@ -254,6 +258,10 @@ def test_the_page_of_an_invocation_says_what_explain_says(browser: "Browser", st
             seen.page.get_by_role("button", name="Cancel").click()
             seen.page.get_by_role("heading", name="cancelled").wait_for()
             assert client.invocation(waits).state == "cancelled"
+
+            eventually(lambda: client.invocation(expires).state == "expired", what="its end")
+            seen.go(f"{platform.url}/ui/invocations/{expires}")
+            seen.page.get_by_text("which of them were weighed is not recorded").wait_for()
 
             seen.go(f"{platform.url}/ui/invocations/{'f' * 32}")
             seen.page.get_by_text("may be another project's").wait_for()
@@ -287,6 +295,12 @@ def test_a_training_is_tried_started_and_stopped_by_its_page(
         page.keyboard.press("ArrowRight")
         assert second.evaluate("bar => bar === document.activeElement")
         assert page.locator(".gantt-words").inner_text() == second.get_attribute("aria-label")
+        page.set_viewport_size({"width": 400, "height": 900})
+        listed = page.get_by_role("table", name="Plan by start").get_by_role("row").filter(has_text=job.name).first
+        labels = listed.get_by_role("cell").evaluate_all("(cells) => cells.map((cell) => cell.dataset.label)")
+        assert labels == ["training", "start", "end"]
+        assert seen.overflow_px() == 0
+        page.set_viewport_size({"width": 1280, "height": 900})
 
         seen.go(f"{platform.url}/ui/trainings/{job.id}")
         page.get_by_text("promised by").wait_for()
@@ -335,6 +349,25 @@ def test_a_function_has_the_same_figures_everywhere(browser: "Browser", state: A
             return min(ended) >= 7 and {str(each) for each in ended} == {shown}
 
         eventually(agree, what="the same figures everywhere")
+        half = seen.page.locator(".figure", has_text="p50, last hour").locator("b").inner_text()
+        seen.go(f"{platform.url}/ui/functions")
+        row = seen.page.get_by_role("row").filter(has=seen.page.get_by_role("link", name="echo", exact=True))
+        assert row.locator("[data-label=p50]").inner_text() == half != "–"
+
+
+def test_many_functions_are_drawn_some_at_a_time(browser: "Browser", state: Any, platform: Platform) -> None:
+    """The gateway's answer, with its first function many times."""
+
+    def many(route: "Route") -> None:
+        answer = route.fetch().json()
+        route.fulfill(json=answer | {"functions": answer["functions"][:1] * 250})
+
+    with driver.viewed(browser, state, 400) as seen:
+        seen.page.route("**/v1/prewarm", many)
+        seen.go(f"{platform.url}/ui/prewarm")
+        assert seen.page.locator("tbody tr").count() == 100
+        seen.page.get_by_role("button", name="100 more of 250").click()
+        assert seen.page.locator("tbody tr").count() == 200
 
 
 def test_a_terminal_shows_it_too(
@@ -377,10 +410,29 @@ def test_a_function_is_called_by_its_page(browser: "Browser", state: Any, platfo
     with driver.viewed(browser, state) as seen:
         seen.go(f"{platform.url}/ui/functions/echo?tab=try")
         seen.page.get_by_label("Input, as JSON").fill('{"asked": "here"}')
+        seen.page.get_by_label("Deadline").fill("0")
+        seen.page.get_by_text("greater than or equal to 1").wait_for()
+        assert seen.page.get_by_role("button", name="Call").is_disabled()
+        seen.page.get_by_label("Deadline").fill("61234.5")
         seen.page.locator(".outcome").get_by_text("It would run at once").wait_for()
         seen.page.get_by_role("button", name="Call").click()
-        seen.page.get_by_role("heading", name="Result").wait_for()
+        result = seen.page.get_by_role("heading", name="Result")
+        called = result.get_by_role("link").inner_text()
         assert '"asked": "here"' in seen.page.locator("pre").inner_text()
+        assert platform.client.explain(called).gate.allowed_ms == 61234.5
+
+
+def test_a_function_is_paused_and_resumed_by_its_page(browser: "Browser", state: Any, platform: Platform) -> None:
+    with driver.viewed(browser, state) as seen:
+        seen.go(f"{platform.url}/ui/functions/echo")
+        seen.page.get_by_role("button", name="Pause").click()
+        seen.page.get_by_role("status").get_by_text("paused", exact=True).wait_for()
+        assert next(queue for queue in platform.client.queues() if queue.function == "echo").paused
+        (entry, *_) = platform.client.carry(admin.audit({"target": "function/echo"})).entries
+        assert entry.session and entry.route.endswith("/pause")
+        seen.page.get_by_role("button", name="Resume").click()
+        seen.page.get_by_role("button", name="Pause").wait_for()
+        assert not any(queue.paused for queue in platform.client.queues())
 
 
 def test_what_is_refused_is_said_at_the_row(browser: "Browser", state: Any, platform: Platform) -> None:
@@ -400,9 +452,14 @@ def test_a_session_that_may_only_look_gets_no_action(browser: "Browser", platfor
         seen.go(f"{platform.url}/ui/queues")
         seen.page.get_by_role("cell", name="echo", exact=True).wait_for()
         assert seen.page.get_by_role("button", name="Actions").count() == 0
+        lacks = seen.page.get_by_text("This session lacks the right administer.")
+        assert lacks.count() == 1
         assert seen.page.get_by_role("link", name="Audit").count() == 0
         seen.go(f"{platform.url}/ui/gpus/{quote(platform.gpu)}")
-        assert seen.page.get_by_role("button", name="Drain").count() == 0
+        assert seen.page.get_by_role("button", name="Drain").count() == 0 and lacks.count() == 1
+        seen.go(f"{platform.url}/ui/functions/echo")
+        lacks.get_by_role("link", name="Other rights…").click()
+        assert seen.page.locator("input[value=admin]").is_checked()
 
 
 def test_eight_tabs_live_on_and_come_back_after_the_gateway(browser: "Browser", state: Any, platform: Platform) -> None:
