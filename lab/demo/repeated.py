@@ -44,12 +44,15 @@ VERDICTS: Final = ("not proven", "not kept", "kept")
 
 def demo(seconds: int) -> Mapping[str, Any] | None:
     """The report of one run; None where it failed."""
-    with tempfile.TemporaryDirectory(prefix="smore-demo-") as home, subprocess.Popen(
-        [sys.executable, "-m", "lab.demo.run", "--json", f"--seconds={seconds}"],
-        cwd=report.ROOT,
-        env=os.environ | {"SMORE_HOME": home, "SMORE_API__PORT": str(free_port())},
-        stdout=subprocess.PIPE,
-    ) as run:
+    with (
+        tempfile.TemporaryDirectory(prefix="smore-demo-") as home,
+        subprocess.Popen(
+            [sys.executable, "-m", "lab.demo.run", "--json", f"--seconds={seconds}"],
+            cwd=report.ROOT,
+            env=os.environ | {"SMORE_HOME": home, "SMORE_API__PORT": str(free_port())},
+            stdout=subprocess.PIPE,
+        ) as run,
+    ):
         try:
             told, _ = run.communicate()
         finally:
