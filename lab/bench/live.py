@@ -91,7 +91,7 @@ class Here:
         budgets = {gpu.budget for gpu in wanted.gpus if gpu.training is not None}
         if len(budgets) > 1 or any(gpu.training is None for gpu in wanted.gpus[: len(self._trainings)]):
             raise world.bad("gpus", "trainings with one budget for all are wanted, on the first GPU instances")
-        self._budget = next(iter(budgets), None)
+        self._world = wanted
         middle = sum(wanted.deadline) / 2
         self._functions = [
             ServedModel(model=function.model, deadline_s=middle * wanted.p99_s(function, function.batch))
@@ -102,14 +102,15 @@ class Here:
         with self._rig(CALIBRATED_WITH) as rig:
             rig.prepare()
             solo = rig.solo()
-            rig.train(self._trainings, budget=self._budget, lasting_s=600)
+            rig.train(self._trainings, budget=live.budget(self._world, CALIBRATED_WITH), lasting_s=600)
             return rig.calibration(solo, looks(rig, solo, self._seed))
 
     def run(self, policy: str, trace: Trace) -> Run:
         with self._rig(policy) as rig:
             rig.prepare()
             rig.warm()
-            rig.train(self._trainings, budget=self._budget, lasting_s=600 + 2 * trace.duration_s)
+            budget = live.budget(self._world, policy)
+            rig.train(self._trainings, budget=budget, lasting_s=600 + 2 * trace.duration_s)
             began = time.time()
             time.sleep(ALONE_S)
             alone = self._utilisation(rig, began + ALONE_S / 2, time.time())

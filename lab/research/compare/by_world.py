@@ -30,9 +30,7 @@ def intervals(compared: Comparison) -> dict[str, Interval]:
     for world, configurations in compared.others.items():
         for policy in compared.policies:
             own |= {
-                f"{world}.{metric}.{policy}": interval_of(
-                    metric, means([by[policy] for by in configurations.values()], metric)
-                )
+                f"{world}.{metric}.{policy}": interval_of(metric, means(list(configurations.values()), policy, metric))
                 for metric in (*EACH, "predictor_rmsle")
             }
             own |= {
@@ -44,12 +42,19 @@ def intervals(compared: Comparison) -> dict[str, Interval]:
     return own
 
 
-def means(by_configuration: Sequence[Mapping[str, Sequence[float]]], metric: str) -> list[float]:
-    """By seed, over configurations; those without a value are left out."""
-    return [
-        math.fsum(known) / len(known) if (known := [value for value in seed if value == value]) else math.nan
-        for seed in zip(*(by[metric] for by in by_configuration), strict=True)
+def means(
+    configurations: Sequence[Mapping[str, Mapping[str, Sequence[float]]]], policy: str, metric: str
+) -> list[float]:
+    """By seed, over the configurations in which all policies have a value, so that they are means over the same ones."""
+    by_seed = [
+        [
+            by[policy][metric][seed]
+            for by in configurations
+            if not any(math.isnan(values[metric][seed]) for values in by.values())
+        ]
+        for seed in range(len(configurations[0][policy][metric]))
     ]
+    return [math.fsum(values) / len(values) if values else math.nan for values in by_seed]
 
 
 def predictor_errors(plan: Plan, compared: Comparison) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """
-Compares policies x configurations x seeds in parallel processes, paired: every policy gets the same trace, the same
-noise and the same degradation table.
+Compares policies x configurations x seeds in parallel processes, paired: every policy gets the same trace and the same
+noise of its runs, and those with the same predictor the same degradation table.
 
 A *cell* is one configuration with one seed and one world; all policies run in it, after the exclusive run. World 0 is
 the preset's own. In worlds 1, 2, ... every demand and exponent is drawn at random, and in :data:`CALM` nothing

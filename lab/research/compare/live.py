@@ -38,7 +38,7 @@ from lab.simulation.simulator import simulate
 from lab.simulation.traces import Trace
 from lab.simulation.world import Preset, World, bad
 from scheduler.policy.degradation import Table
-from smore.domain.loss import Loss, Window, estimate
+from smore.domain.loss import Loss, Verdict, Window, estimate, judge
 from smore.traces import public
 
 Floats = NDArray[np.float64]
@@ -206,6 +206,14 @@ class LiveComparison:
             for metric, values in by.items()
         }
 
+    @property
+    def statements_proven(self) -> float:
+        """Part of all policies' trainings of which the windows prove that the budget was kept, or that it was not."""
+        verdicts = [
+            judge(loss, budget(self.plan.world, policy)) for policy, by in self.losses.items() for loss in by.values()
+        ]
+        return fmean(verdict is not Verdict.NOT_PROVEN for verdict in verdicts) if verdicts else math.nan
+
     def agreements(self) -> list[Agreement]:
         def of(side: Mapping[str, Mapping[str, Sequence[float]]], metric: str) -> dict[str, Sequence[float]]:
             return {policy: by[metric] for policy, by in side.items()}
@@ -276,6 +284,11 @@ def compare(
 def _joint_loss(runs: Sequence[Run], training: str) -> Loss | None:
     """The loss of a training by its closed windows of all runs together."""
     return estimate([window for run in runs for window in run.windows[training]])
+
+
+def budget(world: World, policy: str) -> float:
+    """The budget that all trainings have under a policy: the world's, else the policy's."""
+    return next(gpu.budget for gpu in policies.asked(world, policy).gpus if gpu.budget is not None)
 
 
 def calibrated_world(world: World, calibration: Calibration, slowdown_factor: float = 1.0) -> World:
@@ -401,9 +414,8 @@ def _simulated(
         )
         exclusive = simulate(world, trace.none(), policies.factory(plan.policies[0]), seed=seed, name="exclusive run")
         for name in plan.policies:
-            result = quiet(
-                partial(simulate, world, trace, policies.factory(name), seed=seed, table=degradations, name=name)
-            )
+            asked, make = policies.asked(world, name), policies.factory(name)
+            result = quiet(partial(simulate, asked, trace, make, seed=seed, table=degradations, name=name))
             rows[name].append(simulated_figures(result, exclusive, slowdown_factor))
     return {name: _columns(figure_rows) for name, figure_rows in rows.items()}
 

@@ -47,7 +47,8 @@ def figures(outcome: LiveComparison) -> tuple[dict[str, float], dict[str, dict[s
 
     ``<metric>.<policy>`` was measured, ``simulated.<metric>.<policy>`` was not; ``spearman.<metric>``,
     ``kendall.<metric>``, ``mae.<metric>``, ``bias.<metric>``, ``pairs_apart.<metric>``, ``pairs_alike.<metric>`` say
-    how they agree; ``train_loss.<policy>`` is the mean over trainings of the estimates from all windows.
+    how they agree; ``train_loss.<policy>`` is the mean over trainings of the estimates from all windows, in iteration
+    times alone, as budgets are; ``statements_proven`` the part of the trainings whose budget was provably kept or not.
     """
     values: dict[str, float] = {}
     intervals: dict[str, dict[str, float]] = {}
@@ -78,6 +79,8 @@ def figures(outcome: LiveComparison) -> tuple[dict[str, float], dict[str, dict[s
         if pooled is not None:
             put(f"train_loss.{policy}", pooled)
     values["capacity_per_s"] = outcome.calibration.capacity_per_s
+    if math.isfinite(outcome.statements_proven):
+        values["statements_proven"] = outcome.statements_proven
     return values, intervals
 
 

@@ -22,7 +22,7 @@ from lab.simulation import metrics, policies, world
 from lab.simulation.predictor import Belief, table
 from lab.simulation.simulator import simulate
 from lab.simulation.traces import Trace
-from smore.domain.loss import Window
+from smore.domain.loss import Loss, Window
 
 PRESET: dict[str, Any] = {
     "about": "one core",
@@ -323,6 +323,23 @@ def test_figures_name_both_sides_and_how_they_agree(served: tuple[Fake, LiveComp
     assert intervals["dsr.random"]["low"] <= figures["dsr.random"] <= intervals["dsr.random"]["high"]
     # Eight windows of both repeats, each a tenth longer when open.
     assert figures["train_loss.random"] == pytest.approx(0.1)
+    # Surely less than a half, the budget that the preset's training names.
+    assert figures["statements_proven"] == 1.0
+
+
+def test_budgets_are_the_policies_where_trainings_name_none(served: tuple[Fake, LiveComparison]) -> None:
+    """Of budgets of 0.05, 0.1 and 0.2 a loss of 0.08 to 0.12 proves that the first was broken and the last kept."""
+    _, found = served
+    world = found.plan.world
+    free = replace(found.plan.preset, worlds={"": replace(world, gpus=(replace(world.gpus[0], budget=None),))})
+    lost = Loss(mean=0.1, low=0.08, high=0.12, windows=8)
+    losses = {f"smore-product-b{percent}": {"train-resnet50": lost} for percent in (5, 10, 20)}
+
+    told = replace(found, plan=replace(found.plan, preset=free), losses=losses)
+
+    assert [live.budget(told.plan.world, name) for name in losses] == [0.05, 0.1, 0.2]
+    assert live.budget(world, "smore-product-b5") == 0.5
+    assert told.statements_proven == pytest.approx(2 / 3)
 
 
 def test_the_page_keeps_what_was_measured_apart(served: tuple[Fake, LiveComparison], tmp_path: Path) -> None:
