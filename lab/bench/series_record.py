@@ -3,6 +3,7 @@ Records a stream in servers of its own and prints the seconds of CPU that this t
 ``python lab/bench/series_record.py FOLDER``. It runs in a checkout of an older revision too (lab/bench/series.py).
 """
 
+import gc
 import json
 import sys
 import time
@@ -112,6 +113,9 @@ def main(folder: Path) -> float:
                 pipe.xadd(f"{PREFIX}ev", {"e": stream.encode(event)})
             pipe.execute()
             sent, second = sent + len(events), second + 1
+        # What this process has made so far is none of the recorder's: no collection looks at it.
+        gc.collect()
+        gc.freeze()
         recorder, before = Recorder(engine, client, PREFIX), cpu_s(postmaster)
         while recorder.drain(5000):
             pass
