@@ -5,7 +5,6 @@
 at once.
 """
 
-import gc
 import threading
 import time
 from typing import Final
@@ -48,10 +47,6 @@ def register_record(app: Celery, config: Settings, engine: Engine) -> None:
     recorder = Recorder(engine, client, config.redis.prefix, traced, config.otel.every)
     store = Store(engine, Catalog(client, config.redis.prefix))
     stop, recording = threading.Event(), threading.Lock()
-    # What was imported stays: a collection need not look at it again (measured: a third of the Python time of
-    # recording).
-    gc.collect()
-    gc.freeze()
 
     def drain() -> None:
         try:

@@ -67,9 +67,9 @@ def pack_reasons(reasons: Mapping[str, Any]) -> dict[str, Any]:
     the fields of :class:`Candidate`; their names would be most of the bytes. So that order must not change; what is new
     comes last.
     """
-    kept = {name: value for name, value in reasons.items() if value not in (None, {}, [], "")}
+    kept = {name: value for name, value in reasons.items() if value or value not in (None, {}, [], "")}
     if "candidates" in kept:
-        kept["candidates"] = [[candidate.get(name) for name in _FIELDS] for candidate in kept["candidates"]]
+        kept["candidates"] = [list(map(candidate.get, _FIELDS)) for candidate in kept["candidates"]]
     return kept
 
 

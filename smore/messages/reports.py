@@ -14,7 +14,7 @@ class WarmState(StrEnum):
     BUSY = "busy"
 
 
-class WarmInstance(msgspec.Struct, frozen=True, kw_only=True):
+class WarmInstance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A resident model: one runner process."""
 
     function: str
@@ -32,7 +32,7 @@ class WarmInstance(msgspec.Struct, frozen=True, kw_only=True):
     held: bool = False
 
 
-class ParkedInstance(msgspec.Struct, frozen=True, kw_only=True):
+class ParkedInstance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
     A runner whose weights lie in pinned host memory: the next load of its revision comes out of it. ``memory_mib``:
     what its process still holds of the device, which it gives back before any idle instance; ``host_mib``: of host
@@ -46,7 +46,7 @@ class ParkedInstance(msgspec.Struct, frozen=True, kw_only=True):
     left_s: float
 
 
-class JobReport(msgspec.Struct, frozen=True, kw_only=True):
+class JobReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
     A serverful job on this GPU instance: one rank of one attempt.
 
@@ -154,7 +154,7 @@ class UnregisteredProcess(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a GPU worker says every heartbeat."""
 
     version: int = 1

@@ -10,7 +10,7 @@ import msgspec
 from smore.domain.invocation import State
 from smore.messages import stream
 from smore.messages.reasons import pack_reasons
-from smore.messages.reports import decode_report
+from smore.messages.reports import JobReport, Report, decode_report
 from smore.messages.results import Execution, decode_execution
 from smore.postgres.history.staging import (
     BOOTS,
@@ -45,8 +45,11 @@ _EXPECTED: Final = (
 _NO_RUN: Final = Execution()
 
 
+_encode: Final = msgspec.json.Encoder().encode
+
+
 def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    return _encode(value).decode()
 
 
 def stream_number(entry: str) -> int:
@@ -81,14 +84,34 @@ class Fold:
         """``every``: spans of one in so many invocations whose callers record none are wanted, 0 = of none."""
         self._every = every
         #: By what makes them one row of the history.
-        self.rows: dict[Stage, dict[Any, Any]] = {stage: {} for stage in STAGES}
+        self._rows: dict[Stage, dict[Any, Any]] = {stage: {} for stage in STAGES}
+        #: The last report of a GPU instance in each second, and on a job in each window: one in two and in twenty is a row.
+        self._reports: dict[tuple[str, int], Report] = {}
+        self._job_reports: dict[tuple[str, str, int], tuple[JobReport, Report]] = {}
+        #: The last second that was counted, as text.
+        self._second: str | None = None
         self.tally = Tally()
+
+    def rows(self) -> dict[Stage, dict[Any, Any]]:
+        """The rows of every stage."""
+        for (gpu, second), report in self._reports.items():
+            self._rows[GPU_SAMPLES][gpu, second] = GPU_SAMPLES.of(report, at=second, counter=report.utilisation_counter)
+        for (id_, gpu, window), (job, report) in self._job_reports.items():
+            self._rows[JOB_WINDOWS][id_, gpu, window] = JOB_WINDOWS.of(
+                job, job=id_, gpu=gpu, at=window, device=report.device, sharing_mode=report.sharing_mode
+            )
+        return self._rows
 
     def add(self, entry: str, raw: bytes) -> None:
         """Raises ValueError where the entry cannot be read."""
         event = stream.decode(raw)
-        self._counted(entry)
+        second = entry.partition("-")[0][:-3]
+        if second != self._second:
+            self._second = second
+            self._counted(int(second or 0))
         match event:
+            case stream.Reported() as event:
+                self._reported(event)
             case stream.Arrived() as event:
                 self._arrived(event)
             case stream.Dispatched() as event:
@@ -97,11 +120,9 @@ class Fold:
                 self._settled(event)
             case stream.Returned() as event:
                 self._returned(event)
-            case stream.Reported() as event:
-                self._reported(event)
             case stream.Stepped() as event:
                 number = stream_number(entry)
-                self.rows[BUDGET_STEPS][number] = BUDGET_STEPS.of(event, id=number, at=event.at_us)
+                self._rows[BUDGET_STEPS][number] = BUDGET_STEPS.of(event, id=number, at=event.at_us)
             case stream.Warmed() as event:
                 self._warmed(event)
             case stream.CatalogChanged():
@@ -110,18 +131,17 @@ class Fold:
             case stream.Asked() | stream.Wanted():
                 pass
 
-    def _counted(self, entry: str) -> None:
+    def _counted(self, second: int) -> None:
         """Mark the second of an entry as counted: the platform was up."""
-        second = int(entry.partition("-")[0]) // 1000
         minute = second // 60
-        rows = self.rows[MINUTES]
+        rows = self._rows[MINUTES]
         row = rows.get(minute)
         if row is None:
             row = rows[minute] = MINUTES.row(minute=minute * 60_000_000)
         row.seconds |= 1 << second % 60
 
     def _invocation(self, function: str, id_: str) -> Any:
-        rows = self.rows[INVOCATIONS]
+        rows = self._rows[INVOCATIONS]
         row = rows.get(id_)
         if row is None:
             project, _, name = function.partition("/")
@@ -129,7 +149,7 @@ class Fold:
         return row
 
     def _execution(self, function: str, id_: str, attempt: int, gpu: str) -> Any:
-        rows = self.rows[EXECUTIONS]
+        rows = self._rows[EXECUTIONS]
         row = rows.get((id_, attempt))
         if row is None:
             project, _, name = function.partition("/")
@@ -140,7 +160,7 @@ class Fold:
 
     def _arrived(self, event: stream.Arrived) -> None:
         project, _, name = event.function.partition("/")
-        self.rows[INVOCATIONS][event.id] = INVOCATIONS.row(
+        self._rows[INVOCATIONS][event.id] = INVOCATIONS.row(
             id=event.id,
             project=project,
             function=name,
@@ -159,7 +179,7 @@ class Fold:
         number = stream_number(entry)
         reasons = _reasons(event.decision)
         decision = event.decision if reasons is None else _json(pack_reasons(reasons))
-        self.rows[DECISIONS][number] = DECISIONS.row(
+        self._rows[DECISIONS][number] = DECISIONS.row(
             id=number, project=project, function=name, gpu=event.gpu, at=event.at_us, decision=decision
         )
         (predicted, unforeseen), batch = _predicted(reasons or {}, event.gpu), len(event.attempts)
@@ -173,7 +193,7 @@ class Fold:
                 event.at_us,
                 0,
             )
-            self.rows[EXECUTIONS][id_, attempt] = EXECUTIONS.row(
+            self._rows[EXECUTIONS][id_, attempt] = EXECUTIONS.row(
                 invocation=id_,
                 attempt=attempt,
                 project=project,
@@ -189,10 +209,10 @@ class Fold:
 
     def _warmed(self, event: stream.Warmed) -> None:
         project, _, name = event.function.partition("/")
-        earlier = self.rows[INSTANCES].get(event.id)
+        earlier = self._rows[INSTANCES].get(event.id)
         if earlier is not None and earlier.told_at > event.at_us:
             return
-        self.rows[INSTANCES][event.id] = INSTANCES.of(
+        self._rows[INSTANCES][event.id] = INSTANCES.of(
             event,
             project=project,
             function=name,
@@ -222,30 +242,14 @@ class Fold:
             self.tally.missed[event.function, event.state] += 1
         if "-" in event.trace or (self._every and crc32(event.id.encode()) % self._every == 0):
             self.tally.traced.append(event.id)
-        project, _, name = event.function.partition("/")
         # The record keeps the start of an earlier attempt until the next one starts.
         started = event.started_us if event.started_us >= event.claimed_us else 0
-        earlier = self.rows[INVOCATIONS].get(event.id)
-        self.rows[INVOCATIONS][event.id] = ended = INVOCATIONS.row(
-            id=event.id,
-            project=project,
-            function=name,
-            revision=event.revision,
-            state=event.state,
-            cause=event.cause,
-            attempt=event.attempt,
-            starts=event.starts,
-            arrival_at=event.arrival_us,
-            deadline_at=event.deadline_us,
-            claimed_at=event.claimed_us,
-            started_at=started,
-            finished_at=event.finished_us,
-            gpu=event.gpu,
-            rows=event.rows,
-            key_id=event.key_id,
-            trace=event.trace,
-            gate_s=earlier.gate_s if earlier is not None else 0.0,
-        )
+        ended = self._invocation(event.function, event.id)
+        ended.revision, ended.state, ended.cause, ended.gpu = event.revision, event.state, event.cause, event.gpu
+        ended.attempt, ended.starts, ended.rows = event.attempt, event.starts, event.rows
+        ended.arrival_at, ended.deadline_at, ended.claimed_at = event.arrival_us, event.deadline_us, event.claimed_us
+        ended.started_at, ended.finished_at = started, event.finished_us
+        ended.key_id, ended.trace = event.key_id, event.trace
         if not event.gpu:
             return  # the invocation ended while it waited
         row = self._execution(event.function, event.id, event.attempt, event.gpu)
@@ -282,20 +286,15 @@ class Fold:
     def _reported(self, event: stream.Reported) -> None:
         report = decode_report(event.report)
         second = event.at_us // 1_000_000 * 1_000_000
-        self.rows[GPU_SAMPLES][report.gpu, second] = GPU_SAMPLES.of(
-            report, at=second, counter=report.utilisation_counter
-        )
+        self._reports[report.gpu, second] = report
         window = event.at_us // (JOB_WINDOW_S * 1_000_000) * (JOB_WINDOW_S * 1_000_000)
-        self.rows[BOOTS][report.gpu] = BOOTS.row(gpu=report.gpu, boot=report.boot, at=event.at_us)
+        self._rows[BOOTS][report.gpu] = BOOTS.row(gpu=report.gpu, boot=report.boot, at=event.at_us)
         for job in report.jobs:
-            of_report = {"job": job.id, "gpu": report.gpu}
-            self.rows[JOB_WINDOWS][job.id, report.gpu, window] = JOB_WINDOWS.of(
-                job, at=window, device=report.device, sharing_mode=report.sharing_mode, **of_report
-            )
+            self._job_reports[job.id, report.gpu, window] = job, report
             for loss in job.windows:
                 start = int(loss.start * 1e6)
-                self.rows[LOSS_WINDOWS][job.id, report.gpu, start] = LOSS_WINDOWS.of(
-                    loss, start_at=start, end_at=int(loss.end * 1e6), project=job.project, **of_report
+                self._rows[LOSS_WINDOWS][job.id, report.gpu, start] = LOSS_WINDOWS.of(
+                    loss, job=job.id, gpu=report.gpu, start_at=start, end_at=int(loss.end * 1e6), project=job.project
                 )
 
 
@@ -318,7 +317,7 @@ def _reasons(decision: str) -> dict[str, Any] | None:
 def _predicted(reasons: dict[str, Any], gpu: str) -> tuple[str, str]:
     """The decision's predictions for the GPU instance, as JSON, and the reason of a cold start; '' = none."""
     chosen = next((candidate for candidate in reasons.get("candidates", ()) if candidate.get("gpu") == gpu), None)
-    expected = "" if chosen is None else _json({name: chosen[name] for name in _EXPECTED if chosen.get(name)})
+    expected = "" if chosen is None else _json({name: value for name in _EXPECTED if (value := chosen.get(name))})
     return expected, str(reasons.get("unforeseen") or "")
 
 

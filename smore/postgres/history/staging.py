@@ -10,8 +10,8 @@ times are microseconds, truths and JSON are text.
 # ruff: noqa: S608 - every SQL text is put together from names and expressions of this module
 
 import re
+from collections.abc import Iterable
 from datetime import datetime
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -32,8 +32,10 @@ from smore.postgres.rows import (
 )
 from smore.postgres.sums import CountedMinuteRow
 
-_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\0": ""}
-_ESCAPED = re.compile(r"[\\\t\n\r\0]")
+#: JSON's escapes of one letter, and what they stand for.
+_ESCAPES = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+_ESCAPED = re.compile(rb"\\(?:u00(..)|(.))")
+_lines = msgspec.json.Encoder().encode_lines
 _TYPES = {str: "text", int: "bigint", float: "float8"}
 
 
@@ -66,32 +68,36 @@ class Stage:
         columns = {column.name: _staged(column) for column in table.__table__.columns} if table is not None else {}
         kinds = {name: kind for name, (kind, _) in columns.items()} | more
         self.name = f"stage_{table.__tablename__ if table is not None else '_'.join(more)}"
-        self.row: Any = msgspec.defstruct(self.name, [(name, kind, kind()) for name, kind in kinds.items()], gc=False)
+        fields = [(name, kind, kind()) for name, kind in kinds.items()]
+        self.row: Any = msgspec.defstruct(self.name, fields, gc=False, array_like=True)
         created = ", ".join(f'"{name}" {_TYPES[kind]}' for name, kind in kinds.items())
         self.create = f"CREATE TEMPORARY TABLE IF NOT EXISTS {self.name} ({created}) ON COMMIT DELETE ROWS"
-        self.copy = f"COPY {self.name} FROM STDIN"
+        self.copy = f"COPY {self.name} FROM STDIN (FORMAT csv, ESCAPE '\\')"
         cells = ", ".join(cell for _, cell in columns.values())
         self.merges = [
             merge.replace("STAGE", self.name).replace("COLUMNS", ", ".join(columns)).replace("CELLS", cells)
             for merge in merges
         ]
-        self._cells = attrgetter(*kinds)
-        self._tabs = len(kinds) - 1
-        self._form = "\t".join(["%s"] * len(kinds))
 
     def of(self, source: object, **given: object) -> Any:
         """A row of what is given, and of what ``source`` has under the names of the other columns."""
         names = self.row.__struct_fields__
         return self.row(**{name: getattr(source, name) for name in names if name not in given}, **given)
 
-    def line(self, row: Any) -> str:
-        """The row in COPY's text format, without NUL, which Postgres' text cannot hold."""
-        cells = self._cells(row)
-        line = self._form % cells
-        # Hardly any row needs an escape, so the whole line is tested first.
-        if line.count("\t") != self._tabs or "\\" in line or "\n" in line or "\r" in line or "\0" in line:
-            line = "\t".join(_ESCAPED.sub(lambda match: _ESCAPES[match[0]], str(cell)) for cell in cells)
-        return line
+
+def csv(rows: Iterable[Any]) -> bytes:
+    """Staged rows for COPY, without NUL, which Postgres' text cannot hold: JSON arrays without their brackets."""
+    # A string has no line end of its own, so that these brackets are those between two rows.
+    text = _lines(rows)[1:-2].replace(b"]\n[", b"\n")
+    # Hardly any row has an escape but that of a quotation mark.
+    if b"\\\\" in text or text.count(b"\\") != text.count(b'\\"'):
+        text = _ESCAPED.sub(_raw, text)
+    return text
+
+
+def _raw(escape: re.Match[bytes]) -> bytes:
+    """What an escape of JSON is in CSV."""
+    return bytes.fromhex(escape[1].decode()).strip(b"\0") if escape[1] else _ESCAPES.get(escape[2], escape[0])
 
 
 def _progress(table: str) -> str:
@@ -113,17 +119,17 @@ INVOCATIONS = Stage(
             started_at = coalesce(excluded.started_at, i.started_at), finished_at = excluded.finished_at, gpu = excluded.gpu,
             key_id = coalesce(nullif(excluded.key_id, ''), i.key_id), trace = coalesce(nullif(excluded.trace, ''), i.trace)
         WHERE i.finished_at IS NULL AND (excluded.finished_at IS NOT NULL OR {_progress("excluded")} > {_progress("i")})
-        RETURNING i.*, xmax = 0 AS inserted
+        RETURNING id, project, function, revision, state, arrival_at, deadline_at, started_at, finished_at, gpu, rows, xmax = 0 AS inserted
     ), arrived AS (
         INSERT INTO arrivals_minute AS a (project, function, minute, n)
         SELECT project, function, date_trunc('minute', arrival_at), count(*) FROM merged WHERE inserted GROUP BY 1, 2, 3
         ON CONFLICT (project, function, minute) DO UPDATE SET n = a.n + excluded.n
     ), ended AS (
-        SELECT m.*, nullif(s.cold, '')::boolean AS cold, s.load_s, nullif(s.run_s, 0) AS run_s,
-            CASE WHEN s.run_s > 0 THEN s.batch_rows ELSE 0 END AS batch_rows, 1.0::float8 / greatest(s.batch, 1) AS part,
-            nullif(s.jobs, '')::jsonb AS jobs, m.state = 'succeeded' AS good,
-            extract(epoch FROM m.finished_at - m.arrival_at)::float8 AS whole_s,
-            coalesce(extract(epoch FROM m.started_at - m.arrival_at), 0)::float8 AS waited_s
+        SELECT m.project, m.function, m.revision, m.gpu, m.rows, m.deadline_at, m.finished_at, nullif(s.cold, '')::boolean AS cold,
+            s.load_s, nullif(s.run_s, 0) AS run_s, CASE WHEN s.run_s > 0 THEN s.batch_rows ELSE 0 END AS batch_rows,
+            1.0::float8 / greatest(s.batch, 1) AS part, nullif(s.jobs, '') AS jobs, m.state = 'succeeded' AS good,
+            date_part('epoch', m.finished_at - m.arrival_at) AS whole_s,
+            coalesce(date_part('epoch', m.started_at - m.arrival_at), 0) AS waited_s
         FROM merged AS m JOIN STAGE AS s ON s.id = m.id WHERE m.finished_at IS NOT NULL
     ), sums AS (
         SELECT date_trunc('minute', finished_at) AS minute, project, function, revision, gpu, count(*) FILTER (WHERE good) AS succeeded,
@@ -164,8 +170,10 @@ INVOCATIONS = Stage(
             failed_s = t.failed_s + excluded.failed_s, wait_s = t.wait_s + excluded.wait_s, run_s = t.run_s + excluded.run_s,
             batches = t.batches + excluded.batches, batch_s = t.batch_s + excluded.batch_s, last_at = greatest(t.last_at, excluded.last_at)
     ), beside AS (
-        SELECT job, gpu, date_trunc('minute', finished_at) AS minute, sum(run_s * part) AS seconds, count(*) AS invocations
-        FROM ended CROSS JOIN LATERAL jsonb_array_elements_text(ended.jobs) AS job WHERE run_s IS NOT NULL GROUP BY 1, 2, 3
+        SELECT job, gpu, minute, seconds, invocations FROM (
+            SELECT jobs, gpu, date_trunc('minute', finished_at) AS minute, sum(run_s * part) AS seconds, count(*) AS invocations
+            FROM ended WHERE run_s IS NOT NULL GROUP BY 1, 2, 3
+        ) AS alike CROSS JOIN LATERAL jsonb_array_elements_text(jobs::jsonb) AS job
     ), harvested AS (
         INSERT INTO job_minutes AS h (job, minute, seconds, invocations)
         SELECT job, minute, sum(seconds), sum(invocations) FROM beside GROUP BY 1, 2

@@ -326,6 +326,35 @@ def test_a_wiped_stream_with_older_ids_is_read_from_its_beginning(
     assert recorder.drain() == 0
 
 
+def test_text_of_any_kind_is_stored_as_it_is(recorder: Recorder, engine: Engine, redis_client: "redis.Redis") -> None:
+    kinds = [
+        "\t",
+        "\n\r\n",
+        '"',
+        '\\"',
+        '\\\\"',
+        "x\n\\.\ny",
+        "]\n[",
+        '","',
+        "\\n",
+        "\\u0041",
+        "\\N",
+        "null",
+        "",
+        "ü😀\x1f\x7f\b\f",
+    ]
+    for alone in (True, False):  # a batch of its own; with others
+        for number, kind in enumerate(kinds):
+            emit(redis_client, msgspec.structs.replace(arrived(f"{alone}{number:02}"), trace=f"{kind}.\0", key_id=kind))
+            if alone:
+                recorder.drain()
+    recorder.drain()
+    with engine.connect() as connection:
+        for alone in (True, False):
+            rows = connection.execute(text(f"SELECT trace, key_id FROM invocations WHERE id ~ '^{alone}' ORDER BY id"))
+            assert [tuple(row) for row in rows] == [(f"{kind}.", kind) for kind in kinds]
+
+
 def test_unreadable_entries_are_counted_and_passed_over(
     recorder: Recorder, reader: Reader, redis_client: "redis.Redis"
 ) -> None:
