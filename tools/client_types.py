@@ -49,8 +49,6 @@ from typing import Any, Self
 
 import msgspec
 
-__all__ = [{names}]
-
 
 class OpenEnum(StrEnum):
     """A closed set of today: a value that is not in it becomes a member of its own, with the value as its name."""
@@ -72,11 +70,7 @@ def generate(document: Mapping[str, Any]) -> str:
     """The module's source, formatted."""
     schemas = document["components"]["schemas"]
     names = list(_in_order(sorted(_answered(document)), schemas))
-    listed = ", ".join(f'"{NAMES.get(name, name)}"' for name in sorted(names))
-    parts = [
-        HEADER.lstrip().replace("{names}", listed),
-        *(_class(name, schemas, _contained_whole(schemas)) for name in names),
-    ]
+    parts = [HEADER.lstrip(), *(_class(name, schemas, _contained_whole(schemas)) for name in names)]
     return _formatted("\n\n".join(parts))
 
 

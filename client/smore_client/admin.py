@@ -17,7 +17,7 @@ from smore_client.gpu_requests import allow as allow
 from smore_client.gpu_requests import drain_gpu as drain_gpu
 from smore_client.gpu_requests import forget_gpu as forget_gpu
 from smore_client.logs import events
-from smore_client.transport import Call, Flow, Item, Stream, exchange, fetch, path_of, request
+from smore_client.transport import Flow, Item, Stream, exchange, fetch, request
 from smore_client.types import (
     Attached,
     AuditEntry,
@@ -58,13 +58,9 @@ def import_trace(
     >>> client.carry(admin.import_trace(Path("day.csv.gz").read_bytes(), deal=["echo"])).functions[0].arrivals
     86400
     """
-    query = [("name", name), *(("map", each) for each in give), *(("deal", each) for each in deal)]
-    if end is not None:
-        query.append(("end", end.isoformat()))
+    query = {"name": name, "map": list(give), "deal": list(deal), "end": end}
     headers = {"Content-Type": "application/gzip" if content[:2] == b"\x1f\x8b" else "text/csv"}
-    call = Call(
-        method="POST", path=path_of("traces"), query=tuple(query), headers=headers, content=content, timeout_s=IMPORT_S
-    )
+    call = request("POST", "traces", body=content, query=query, headers=headers, timeout_s=IMPORT_S)
     return (yield from fetch(Trace, call))
 
 
@@ -115,7 +111,7 @@ def pause_all(*, anyway: bool = False) -> Flow[None]:
 
     >>> client.carry(admin.pause_all())
     """
-    yield from exchange(request("POST", "queues", "pause", body={}, query={"anyway": "true"} if anyway else None))
+    yield from exchange(request("POST", "queues", "pause", body={}, query={"anyway": anyway}))
 
 
 def resume(function: str | None, *, project: str | None = None) -> Flow[None]:
@@ -213,9 +209,8 @@ def move_job_first(job: str, *, project: str | None = None) -> Flow[Job]:
 
     >>> client.carry(admin.move_job_first("night")).expected
     """
-    return (
-        yield from fetch(Job, request("POST", "jobs", job, "move", body={"first": True}, query={"project": project}))
-    )
+    call = request("POST", "jobs", job, "move", body={"first": True}, query={"project": project})
+    return (yield from fetch(Job, call))
 
 
 def change_job(job: str, action: str, *, project: str | None = None, anyway: bool = False) -> Flow[Job]:
@@ -226,7 +221,7 @@ def change_job(job: str, action: str, *, project: str | None = None, anyway: boo
     >>> client.carry(admin.change_job("night", "hold", project="vision")).state
     'held'
     """
-    query = {"project": project, "anyway": "true" if anyway else None}
+    query = {"project": project, "anyway": anyway}
     return (yield from fetch(Job, request("POST", "jobs", job, action, body={}, query=query)))
 
 
@@ -241,7 +236,7 @@ def watch(topics: Sequence[str], *, all_projects: bool = False) -> Stream[LiveCh
     def read(event: str, data: str) -> tuple[str, LiveChange]:
         return "", msgspec.structs.replace(msgspec.json.decode(data, type=LiveChange), whole=event == "snapshot")
 
-    query = {"topics": ",".join(topics), "all_projects": "true" if all_projects else None}
+    query = {"topics": ",".join(topics), "all_projects": all_projects}
     yield from events(("live",), query, read)
 
 
@@ -264,14 +259,8 @@ def set_limits(project: str, limits: Mapping[str, float | None], *, anyway: bool
     >>> client.carry(admin.set_limits("vision", {"depth": 100, "gpus": None})).limits.depth
     100
     """
-    return (
-        yield from fetch(
-            Project,
-            request(
-                "PATCH", "projects", project, "limits", body=dict(limits), query={"anyway": "true"} if anyway else None
-            ),
-        )
-    )
+    call = request("PATCH", "projects", project, "limits", body=dict(limits), query={"anyway": anyway})
+    return (yield from fetch(Project, call))
 
 
 def audit(wanted: Mapping[str, str | None], *, limit: int = 100, cursor: int | None = None) -> Flow[AuditPage]:

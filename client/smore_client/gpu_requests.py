@@ -29,9 +29,7 @@ class GpuRequests:
 
         >>> client.pause_gpu("cpu0")
         """
-        yield from exchange(
-            request("POST", "gpus", id_, "pause", body={}, query={"anyway": "true"} if anyway else None)
-        )
+        yield from exchange(request("POST", "gpus", id_, "pause", body={}, query={"anyway": anyway}))
 
     @operation
     def resume_gpu(self, id_: str) -> Flow[None]:
@@ -50,7 +48,7 @@ def drain_gpu(gpu: str, *, anyway: bool = False) -> Flow[None]:
 
     >>> client.carry(admin.drain_gpu("cpu0"))
     """
-    yield from exchange(request("POST", "gpus", gpu, "drain", body={}, query={"anyway": "true"} if anyway else None))
+    yield from exchange(request("POST", "gpus", gpu, "drain", body={}, query={"anyway": anyway}))
 
 
 def forget_gpu(gpu: str) -> Flow[None]:

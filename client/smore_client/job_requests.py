@@ -231,8 +231,7 @@ class JobRequests:
         >>> client.hold_job("night").state
         'held'
         """
-        query = {"anyway": "true"} if anyway else None
-        return (yield from fetch(Job, request("POST", "jobs", id_, "hold", body={}, query=query)))
+        return (yield from fetch(Job, request("POST", "jobs", id_, "hold", body={}, query={"anyway": anyway})))
 
     @operation
     def release_job(self, id_: str) -> Flow[Job]:

@@ -33,19 +33,16 @@ _line = msgspec.json.Decoder(LogLine).decode
 
 def read_log(*parts: str, query: Mapping[str, object | None], follow: bool) -> Stream[LogLine]:
     """The lines of the log at a path below /v1; ``follow``: then those that come, until the platform says that there will be no more."""
-    if follow:
-        yield from _followed(parts, query)
+    if not follow:
+        for line in (yield from fetch(LogLines, request("GET", *parts, query=query))).lines:
+            yield Item(line)
         return
-    for line in (yield from fetch(LogLines, request("GET", *parts, query=query))).lines:
-        yield Item(line)
 
-
-def _followed(parts: tuple[str, ...], query: Mapping[str, object | None]) -> Stream[LogLine]:
     def read(_event: str, data: str) -> tuple[str, LogLine]:
         line = _line(data)
         return line.id, line
 
-    yield from events(parts, {**query, "follow": "true"}, read)
+    yield from events(parts, {**query, "follow": True}, read)
 
 
 def events(

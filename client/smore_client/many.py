@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -120,12 +119,7 @@ def completed(submitted: Iterable[str | Invocation]) -> Stream[Invocation]:
 
 def each_invocation(function: str | None, state: str | None, all_projects: bool) -> Stream[Invocation]:
     """All invocations, the newest first; None = of any function, in any state."""
-    query: dict[str, object | None] = {
-        "function": function,
-        "state": state,
-        "limit": PAGE,
-        "all_projects": "true" if all_projects else None,
-    }
+    query: dict[str, object] = {"function": function, "state": state, "limit": PAGE, "all_projects": all_projects}
     while True:
         page = yield from fetch(InvocationList, request("GET", "invocations", query=query))
         for invocation in page.invocations:
@@ -151,5 +145,5 @@ def listed_jobs(
     states: Iterable[str] | None, project: str | None, all_projects: bool, **paged: int | str | None
 ) -> Call:
     """The request for a page of training jobs."""
-    call = request("GET", "jobs", query={"project": project, "all_projects": "true" if all_projects else None, **paged})
-    return replace(call, query=(*call.query, *(("state", state) for state in states or ())))
+    query = {"project": project, "all_projects": all_projects, **paged, "state": list(states or ())}
+    return request("GET", "jobs", query=query)

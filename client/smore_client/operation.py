@@ -182,7 +182,7 @@ def _spelt_out(function: Callable[..., Any]) -> Signature:
         if parameter.kind is Parameter.VAR_KEYWORD and get_origin(parameter.annotation) is Unpack:
             (options,) = get_args(parameter.annotation)
             parameters += [
-                Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+                Parameter(name, Parameter.KEYWORD_ONLY, default=False if hint is bool else None, annotation=hint)
                 for name, hint in options.__annotations__.items()
             ]
         else:

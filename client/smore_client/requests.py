@@ -50,7 +50,6 @@ from smore_client.transport import (
     fetch,
     is_replayed,
     parse_timings,
-    path_of,
     read_answer,
     request,
 )
@@ -299,9 +298,8 @@ class Requests(JobRequests, GpuRequests, SeriesRequests):
         >>> [(invocation.id, invocation.cause) for invocation in page.items]
         [('0193d7...', 'handler_error')]
         """
-        query = {"function": function, "state": state, "gpu": gpu, "cause": cause, "limit": limit, "cursor": cursor}
-        query["all_projects"] = "true" if all_projects else None
-        query |= {name: at.isoformat() for name, at in (("since", since), ("until", until)) if at is not None}
+        kind = {"function": function, "state": state, "gpu": gpu, "cause": cause, "since": since, "until": until}
+        query = {**kind, "limit": limit, "cursor": cursor, "all_projects": all_projects}
         page = yield from fetch(InvocationList, request("GET", "invocations", query=query))
         return InvocationPage(items=page.invocations, cursor=page.next_cursor)
 
@@ -505,8 +503,9 @@ class Requests(JobRequests, GpuRequests, SeriesRequests):
         >>> [(line.stream, line.text) for line in client.logs("echo", lines=1)]
         [(<LogStream.STDOUT: 'stdout'>, 'hello')]
         """
-        query = {"invocation": invocation, "since": since.astimezone().isoformat() if since is not None else None}
-        yield from read_log("functions", name, "logs", query={**query, "lines": lines}, follow=follow)
+        since = since.astimezone() if since is not None else None
+        query = {"invocation": invocation, "since": since, "lines": lines}
+        yield from read_log("functions", name, "logs", query=query, follow=follow)
 
     # ---- queues ------------------------------------------------------------------------------------------------------
 
@@ -733,7 +732,7 @@ class Requests(JobRequests, GpuRequests, SeriesRequests):
         headers: Mapping[str, str],
         timeout_s: float,
     ) -> Flow[Answer]:
-        query = () if deadline_ms is None else (("deadline_ms", f"{deadline_ms:g}"),)
+        query = {"deadline_ms": None if deadline_ms is None else f"{deadline_ms:g}"}
         remembered = function in self._declared
         while True:
             if function not in self._declared:
@@ -744,14 +743,8 @@ class Requests(JobRequests, GpuRequests, SeriesRequests):
                     raise ValueError(f"{function} takes JSON, not arrays")
                 content, shapes = encode_raw(arrays, declared)
                 raw = {**headers, "Content-Type": RAW, "Accept": f"{RAW}, application/json", "Smore-Shape": shapes}
-                call = Call(
-                    method="POST",
-                    path=path_of("functions", function, "invocations"),
-                    query=query,
-                    headers=raw,
-                    content=content,
-                    timeout_s=timeout_s,
-                )
+                path = ("functions", function, "invocations")
+                call = request("POST", *path, body=content, query=query, headers=raw, timeout_s=timeout_s)
                 return (yield from exchange(call))
             except (ApiError, ValueError) as error:
                 # A newer revision may take other inputs than those remembered. Nothing was enqueued: the key is unused.

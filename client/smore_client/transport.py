@@ -8,6 +8,7 @@ may read an answer that goes on line by line (:class:`Open`, :class:`ReadLine`).
 
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -263,9 +264,11 @@ def exchange(call: Call) -> Flow[Answer]:
         pause_s *= 2
 
 
-def path_of(*parts: str) -> str:
-    """The path below /v1; a part cannot leave its place."""
-    return "/v1/" + "/".join(quote(part, safe=":") for part in parts)
+def _written(value: object) -> str:
+    """A value of a query."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return "true" if value is True else str(value)
 
 
 def request(
@@ -277,21 +280,23 @@ def request(
     timeout_s: float = DEFAULT_WAIT_S + MARGIN_S,
     reads: bool = False,
 ) -> Call:
-    """A request below /v1; ``body`` is sent as JSON, None = no body; a ``query`` value of None is left out."""
-    asked = tuple((name, str(value)) for name, value in (query or {}).items() if value is not None)
-    if body is None:
-        content, sent = b"", dict(headers or {})
-    else:
-        content, sent = encode_json(body), {"Content-Type": "application/json", **(headers or {})}
-    return Call(
-        method=method,
-        path=path_of(*parts),
-        query=asked,
-        headers=sent,
-        content=content,
-        timeout_s=timeout_s,
-        reads=reads,
+    """
+    A request below /v1, of whose path no part can leave its place. ``body`` is sent as JSON, bytes as they are, None = no
+    body; a ``query`` value of None or False is left out, and of a list each item is a value.
+    """
+    asked = tuple(
+        (name, _written(each))
+        for name, value in (query or {}).items()
+        for each in (value if isinstance(value, list) else [value])
+        if each is not None and each is not False
     )
+    sent = dict(headers or {})
+    if body is None or isinstance(body, bytes):
+        content = body or b""
+    else:
+        content, sent = encode_json(body), {"Content-Type": "application/json", **sent}
+    path = "/v1/" + "/".join(quote(part, safe=":") for part in parts)
+    return Call(method=method, path=path, query=asked, headers=sent, content=content, timeout_s=timeout_s, reads=reads)
 
 
 def fetch(kind: type[T], call: Call) -> Flow[T]:

@@ -9,7 +9,7 @@ import msgspec
 
 from smore_client import generated
 
-# The star re-exports the generated names; beside an `__all__` that is put together pyright would not follow it.
+# The star re-exports the generated names, for type checkers too.
 from smore_client.generated import *  # noqa: F403
 
 #: States that do not change any more.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from smore_client.pack import Packed
-from smore_client.transport import ApiError, Call, Flow, Pause, Unreachable, fetch, path_of, request
+from smore_client.transport import ApiError, Call, Flow, Pause, Unreachable, fetch, request
 from smore_client.types import BlobState
 
 #: Bytes of one request: the most that is in memory, and that is sent again after a broken connection.
@@ -62,8 +62,6 @@ def _send_blob(digest: str, path: Path, note: Callable[[str, int], None]) -> Flo
 
 
 def _stretch(digest: str, offset: int, size: int, content: bytes) -> Call:
-    query = (("offset", str(offset)), ("size", str(size)))
+    query = {"offset": offset, "size": size}
     headers = {"Content-Type": "application/octet-stream"}
-    return Call(
-        method="PATCH", path=path_of("blobs", digest), query=query, headers=headers, content=content, timeout_s=ANSWER_S
-    )
+    return request("PATCH", "blobs", digest, body=content, query=query, headers=headers, timeout_s=ANSWER_S)
