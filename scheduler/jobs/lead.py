@@ -55,7 +55,6 @@ from scheduler.policy.jobs.events import (
     JobWithdrawn,
     LimitsChanged,
     ProjectLimit,
-    Run,
     RunsKnown,
     StartRefused,
 )
@@ -143,10 +142,7 @@ class Lead:
         """Take the lead in Postgres; the first round tells the rule everything else."""
         token = self._ledger.lead()
         self._watch = Watch(self._settings.silent_s, self._queue.heard(), at)
-        runs = [
-            Run(project=run.project, name=run.name, seconds=run.seconds, ratios=run.ratios)
-            for run in self._ledger.runs()
-        ]
+        runs = self._ledger.runs()
         self._next = [RunsKnown(runs=runs)] if runs else []
         # From 0 on: what first appears as 1 is no increase, and no alert sees it.
         for kind in ("alone", "guest"):

@@ -7,11 +7,10 @@ fields], …], "starts": [[job, attempt, [GPU instances]], …]}``. At :data:`MO
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
-from scheduler.policy.jobs import events as happened
 from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.decisions import Decision, Start
 from scheduler.policy.jobs.events import Event
@@ -19,26 +18,7 @@ from scheduler.policy.jobs.knobs import job_setting
 
 MOST_BYTES: Final = 256 << 20
 
-_KINDS: Final[Mapping[str, type]] = {
-    kind.__name__: kind
-    for kind in (
-        happened.JobSubmitted,
-        happened.JobUnderWay,
-        happened.JobWithdrawn,
-        happened.JobHeld,
-        happened.JobMoved,
-        happened.StartRefused,
-        happened.JobProgressed,
-        happened.AttemptOver,
-        happened.GpuSeen,
-        happened.GpuLost,
-        happened.LimitsChanged,
-        happened.RunsKnown,
-        happened.PairsKnown,
-        happened.PairMeasured,
-        happened.GuestHeldBack,
-    )
-}
+_KINDS: Final[Mapping[str, type]] = {kind.__name__: kind for kind in get_args(Event)}
 
 Starts = list[tuple[str, int, tuple[str, ...]]]
 

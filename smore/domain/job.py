@@ -226,6 +226,19 @@ class JobRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """
+    A job that succeeded, for lengths to be learnt from: it held its GPU instances for ``seconds``, less what others
+    beside it cost it; ``ratios``: what was left of it over what a source told, of each that was asked first.
+    """
+
+    project: str
+    name: str
+    seconds: float
+    ratios: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobPlace:
     """A GPU instance for a job that waits."""
 

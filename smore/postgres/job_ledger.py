@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
-from smore.domain.job import OVER, PLACED, REFUSED, STARTED, WAITING, Action, Outcome, PromiseState
+from smore.domain.job import OVER, PLACED, REFUSED, STARTED, WAITING, Action, Outcome, PromiseState, Run
 from smore.postgres.job_pairs import JobPair, add_pairs, pairs_of, worse_since, write_pairs
 from smore.postgres.job_promises import JobPromise, add_promise, promises_of, write_promise
 from smore.postgres.jobs import Attempt, Change, change
@@ -30,19 +30,6 @@ _ROW: Final = 1
 
 class Fenced(Exception):
     """Another job scheduler leads."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastRun:
-    """
-    A job that succeeded: it held its GPU instances for ``seconds``, less what others beside it cost it; ``ratios`` as in
-    :class:`JobRow`.
-    """
-
-    project: str
-    name: str
-    seconds: float
-    ratios: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +118,7 @@ class JobLedger:
         with Session(self._engine) as session:
             return session.scalar(select(JobRow.env).where(JobRow.id == job))
 
-    def runs(self) -> list[PastRun]:
+    def runs(self) -> list[Run]:
         """The last jobs that succeeded, oldest first."""
         row = JobRow
         query = select(row.project, row.name, row.ran_s - row.lost_s, row.ratios).where(
@@ -141,7 +128,7 @@ class JobLedger:
         with Session(self._engine) as session:
             rows = session.execute(query).all()
         return [
-            PastRun(project=project, name=name, seconds=seconds, ratios=ratios or {})
+            Run(project=project, name=name, seconds=seconds, ratios=ratios or {})
             for project, name, seconds, ratios in reversed(rows)
         ]
 

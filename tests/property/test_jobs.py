@@ -37,6 +37,7 @@ from scheduler.policy.jobs.events import (
 from scheduler.policy.jobs.knobs import SETTINGS, job_setting
 from scheduler.policy.jobs.spec import JobSpec
 from tests.support.driven_jobs import HOUR, NOW, spec_of
+from tests.support.fresh_counts import differing
 
 FLEET = [
     *(GpuSeen(gpu=f"a{place}", node=f"n{place // 2}", device="A", memory_mib=80.0) for place in range(4)),
@@ -124,7 +125,7 @@ class World:
                 case Stop() | Requeue() | Finish() | PublishQueue():
                     pass
         self.log += decisions
-        assert self.policy.differing() == 0
+        assert differing(self.policy) == 0
 
     def check(self, start: Start, held: Counter[str]) -> None:
         """
@@ -298,7 +299,7 @@ def test_whoever_is_first_by_patience_starts_when_those_that_ran_have_ended(
                 assert at <= bound.get(decision.id, at) + 1e-6
                 ends[decision.id] = at + lasts[decision.id]
         first = next(iter(policy.queue), None)
-        if first is not None and policy.queue.patience_at(first) <= at:
+        if first is not None and policy.queue._patience[first.spec.id] <= at:
             bound.setdefault(first.spec.id, max(ends.values(), default=at))
         if policy.places.kept is not None:
             bound[policy.places.kept.id] = max(bound[policy.places.kept.id], policy.places.kept.at)

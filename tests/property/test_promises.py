@@ -17,10 +17,10 @@ from lab.simulation.jobs.traces import SimulatedJob
 from lab.simulation.jobs.world import JobWorld
 from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.decisions import NotPromised, Promised, Start
-from scheduler.policy.jobs.events import JobSubmitted, Run, RunsKnown
+from scheduler.policy.jobs.events import JobSubmitted, RunsKnown
 from scheduler.policy.jobs.knobs import SETTINGS, JobKnobs
 from scheduler.policy.jobs.promises import MARGIN
-from smore.domain.job import EARLIEST
+from smore.domain.job import EARLIEST, Run
 from tests.support.driven_jobs import NOW, gpus, spec_of
 
 ALONE = replace(SETTINGS["smore-jobs"], sharing=SETTINGS["sjf"].sharing)

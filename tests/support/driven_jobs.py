@@ -11,6 +11,7 @@ from scheduler.policy.jobs.fleet import TENANTS
 from scheduler.policy.jobs.knobs import JobKnobs, job_setting
 from scheduler.policy.jobs.spec import JobSpec
 from smore.domain.job import JobRequest
+from tests.support.fresh_counts import differing
 
 NOW = 1_000_000.0
 HOUR = 3600.0
@@ -56,7 +57,7 @@ class DrivenJobs:
                 self.running[decision.id] = decision.attempt, decision.gpus
         on = Counter(name for _, names in self.running.values() for name in names)
         assert not on or max(on.values()) <= TENANTS
-        assert self.policy.differing() == 0
+        assert differing(self.policy) == 0
         return decisions
 
     def submit(self, id_: str, *, hours: float = 1.0, later: float = 0.0, **said: object) -> list[Decision]:

@@ -7,7 +7,6 @@ For whoever is first by patience or by an operator's order, GPU instances are ke
 who stops for others first (:class:`Preemption`).
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -49,7 +48,6 @@ from scheduler.policy.jobs.events import (
     PlacesAsked,
     Question,
     QueueAsked,
-    Run,
     RunsKnown,
     StartRefused,
     TrialAsked,
@@ -68,7 +66,7 @@ from scheduler.policy.jobs.promises import Promises
 from scheduler.policy.jobs.restarts import after
 from scheduler.policy.jobs.sharing import Partners, Shared
 from scheduler.policy.jobs.spec import MicroBatches
-from smore.domain.job import EARLIEST
+from smore.domain.job import EARLIEST, Run
 
 
 class Preemption(Protocol):
@@ -557,22 +555,3 @@ class JobPolicy:
         self.projects.limits = limits
         self.promises.begin(at)
         return sorted(broken)
-
-    def differing(self) -> int:
-        """How many parts of the state differ from a fresh count, of which each is a defect. For tests."""
-        held: Counter[str] = Counter()
-        for job in self.jobs.values():
-            held[job.spec.project] += len(job.gpus)
-        beside = sum(
-            set(job.beside) != {other.spec.id for other in self._neighbours(job)}
-            or any(job.beside[other.spec.id] != self._slowdown(job, other) for other in self._neighbours(job))
-            for job in self.jobs.values()
-        )
-        waiting = {id_ for id_, job in self.jobs.items() if job.phase is Phase.WAITING}
-        return (
-            self.fleet.differing()
-            + self.queue.differing(self._at)
-            + beside
-            + (+held != +self.projects.held)
-            + (waiting != {job.spec.id for job in self.queue})
-        )

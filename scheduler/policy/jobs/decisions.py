@@ -129,7 +129,7 @@ class Requeue:
 class Finish:
     """
     The job is over for good. ``seconds`` and ``ratios``: what is to be remembered of one that succeeded
-    (:class:`~scheduler.policy.jobs.events.Run`).
+    (:class:`~smore.domain.job.Run`).
     """
 
     id: str

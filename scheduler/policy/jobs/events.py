@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from scheduler.policy.jobs.spec import JobSpec
+from smore.domain.job import Run
 
 
 class Ended(StrEnum):
@@ -171,20 +172,6 @@ class LimitsChanged:
     """All of them: a project that is not named has no limit and the weight 1."""
 
     limits: Mapping[str, ProjectLimit]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """
-    A job that succeeded, for lengths to be learnt from: it held its GPU instances for ``seconds``, less what others
-    beside it cost it; ``ratios``: what was left of it over what a source
-    (:class:`~scheduler.policy.jobs.lengths.Source`) told, of each that was asked first.
-    """
-
-    project: str
-    name: str
-    seconds: float
-    ratios: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -318,23 +318,6 @@ class Fleet:
         why = gpu.refusal()
         return JobRefusal.KEPT if why is None and gpu.name in kept else why
 
-    # ---- for tests ---------------------------------------------------------------------------------------------------
-
-    def differing(self) -> int:
-        """How many pools differ from a fresh count, of which each is a defect."""
-        fresh = Fleet()
-        fresh._willing = self._willing
-        for gpu in self.gpus.values():
-            copy = fresh.gpus.setdefault(gpu.name, Gpu(gpu.name))
-            copy.seen, copy.jobs, copy.lost = gpu.seen, list(gpu.jobs), gpu.lost
-            fresh._enter(copy)
-        keys = self.pools.keys() | fresh.pools.keys()
-        empty = Pool()
-        pools = sum(_counts(self.pools.get(key, empty)) != _counts(fresh.pools.get(key, empty)) for key in keys)
-        there = {job for gpu in self.gpus.values() for job in gpu.jobs}
-        strangers = len(self._willing - there)
-        return pools + (self.free != fresh.free) + (+self.refusals != +fresh.refusals) + strangers
-
 
 def _index(by: dict[str, set[str]], key: str, name: str, sign: int) -> None:
     """Add a GPU instance to those of a key, or take it out."""
@@ -345,7 +328,3 @@ def _index(by: dict[str, set[str]], key: str, name: str, sign: int) -> None:
         names.remove(name)
         if not names:
             del by[key]
-
-
-def _counts(pool: Pool) -> tuple[int, int, int, dict[str, set[str]], dict[str, set[str]]]:
-    return pool.size, pool.open, pool.count, pool.free, pool.half

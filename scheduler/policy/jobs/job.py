@@ -34,41 +34,6 @@ class Job:
     instances that it asks for, so what it lost to others (``lost_s`` until ``slowed_at``) does not count as run.
     """
 
-    __slots__ = (
-        "attempt",
-        "beside",
-        "by",
-        "device",
-        "ended_as",
-        "gpus",
-        "home",
-        "iteration_s",
-        "iterations",
-        "length",
-        "lost_s",
-        "measured",
-        "moved",
-        "needs",
-        "not_before",
-        "part",
-        "parts",
-        "phase",
-        "progressed_s",
-        "queued_at",
-        "ran_s",
-        "restarts",
-        "short_ends",
-        "since_at",
-        "size",
-        "slowed_at",
-        "spec",
-        "submitted_at",
-        "taken_mib",
-        "told",
-        "waited_s",
-        "withdrawn",
-    )
-
     def __init__(self, event: JobSubmitted) -> None:
         self.spec: JobSpec = event.spec
         self.submitted_at = event.submitted_at

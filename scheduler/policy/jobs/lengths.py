@@ -15,8 +15,8 @@ from math import ceil, exp
 from statistics import NormalDist
 from typing import Final, NamedTuple
 
-from scheduler.policy.jobs.events import Run
 from scheduler.policy.jobs.spec import JobSpec
+from smore.domain.job import Run
 
 
 class Source(StrEnum):

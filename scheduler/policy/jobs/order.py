@@ -109,10 +109,6 @@ class Queue:
             and self.latest.get(id_, inf) <= self._at
         )
 
-    def patience_at(self, job: Job) -> float:
-        """When its patience is over, if it waits until then."""
-        return self._patience[job.spec.id]
-
     def next_due(self) -> float:
         """When the next patience is over; inf = of nobody that waits."""
         while self._due and self._patience.get(self._due[0][1]) != self._due[0][0]:
@@ -192,18 +188,3 @@ class Queue:
 
     def _key_first(self, job: Job) -> OrderKey:
         return (-job.moved, self._patience[job.spec.id] if not job.moved else 0.0, job.spec.id)
-
-    # ---- for tests ---------------------------------------------------------------------------------------------------
-
-    def differing(self, at: float) -> int:
-        """How many of its parts differ from a fresh count, of which each is a defect."""
-        fresh = [
-            (rank(self._knobs, job, self.weight(job.spec.project), at), job.submitted_at, id_)
-            for id_, job in self._jobs.items()
-            if id_ in self._keys
-        ]
-        late = {
-            id_ for id_, job in self._jobs.items() if job.moved or (self._patience[id_] <= at and id_ not in self._keys)
-        }
-        stale = sum(job.length != job.left(self._lengths, at) for job in self._jobs.values())
-        return (sorted(fresh) != self._ordered) + ({key[2] for key in self._first} != late) + stale

@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from scheduler.policy.jobs.events import Ended, JobProgressed, Run, RunsKnown
+from scheduler.policy.jobs.events import Ended, JobProgressed, RunsKnown
 from scheduler.policy.jobs.lengths import ASSUMED_S, LEAST_S, Lengths, Recent, Source
+from smore.domain.job import Run
 from tests.support.driven_jobs import HOUR, DrivenJobs, gpus, spec_of
 
 

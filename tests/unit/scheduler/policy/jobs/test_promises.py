@@ -26,12 +26,12 @@ from scheduler.policy.jobs.events import (
     PairKnown,
     PairsKnown,
     ProjectLimit,
-    Run,
     RunsKnown,
 )
 from scheduler.policy.jobs.knobs import SETTINGS, job_setting
-from smore.domain.job import EARLIEST
+from smore.domain.job import EARLIEST, Run
 from tests.support.driven_jobs import HOUR, NOW, DrivenJobs, gpus, spec_of, started
+from tests.support.fresh_counts import differing
 
 #: Owners are right, so what is sure is a little more than what they say.
 RIGHT = RunsKnown(runs=[Run(project="p", name="", seconds=1.0, ratios={"declared": 1.0})] * 100)
@@ -205,7 +205,7 @@ def test_what_a_change_would_break_is_known_before(
     [answer] = jobs.tell(BreaksAsked(closed=closed, limits=limits))
     assert isinstance(answer, BreaksAnswered) and answer.jobs == broken
     # Nothing has changed by the question.
-    assert jobs.policy.differing() == 0
+    assert differing(jobs.policy) == 0
     assert started(jobs.end("runs", later=HOUR)) == ["promised"]
 
 
