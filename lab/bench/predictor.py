@@ -41,9 +41,9 @@ import redis
 import sklearn  # type: ignore[import-untyped]
 
 from lab.bench import report
-from ml.predict import table as tables
+from lab.research.predictor.measured import build, samples
 from ml.predict.pairwise import RECIPES, estimator, paper_features
-from ml.predict.samples import DIRECTIONS, METRICS, Direction, Floats, Samples, samples
+from ml.predict.samples import DIRECTIONS, METRICS, Direction, Floats, Samples
 from ml.rows import Colocation, Member, Profile, Solo, Timing, Workload, degradation, profiles, read
 from scheduler.leader.tables import ArrayTable
 from smore import local
@@ -169,7 +169,7 @@ def rebuilding(around: Profile, made: Profile, repeats: int) -> tuple[dict[str, 
     built: list[Table] = []
 
     def rebuild() -> None:
-        built.append(tables.build([made], {made.place.key: predictors}, version=1, source="bench", created_at=0.0))
+        built.append(build([made], {made.place.key: predictors}, version=1, source="bench", created_at=0.0))
 
     report.progress("rebuilding")
     figures["rebuild_s"] = _median_s(rebuild, repeats)

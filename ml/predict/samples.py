@@ -7,17 +7,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.rows import (
-    FEATURES,
-    BadRow,
-    Colocation,
-    Member,
-    Metric,
-    Profile,
-    Solo,
-    Workload,
-    degradation,
-)
+from ml.rows import FEATURES, BadRow, Colocation, Member, Metric, Solo
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -152,40 +142,3 @@ def sides(row: Colocation, direction: Direction) -> list[tuple[Member, Member]]:
             return [(second, first)]
         case "functions" | "trainings":
             return [(first, second), (second, first)]
-
-
-def samples(profile: Profile, direction: Direction, *, name: str, metric: Metric | None = None) -> Samples:
-    """
-    The pairs of a profile. A row with a member that has no solo row is skipped: nothing can be learned without
-    features.
-    """
-    victims: list[Workload] = []
-    aggressors: list[Workload] = []
-    target: list[float] = []
-    pair: list[int] = []
-    pair_numbers: dict[frozenset[Workload], int] = {}
-    for row in profile.colocations:
-        for victim, aggressor in sides(row, direction):
-            if victim.workload not in profile.solo or aggressor.workload not in profile.solo:
-                continue
-            victims.append(victim.workload)
-            aggressors.append(aggressor.workload)
-            target.append(degradation(victim, metric or METRICS[direction]))
-            pair.append(pair_numbers.setdefault(frozenset((victim.workload, aggressor.workload)), len(pair_numbers)))
-    solo = profile.solo
-    return Samples(
-        name=name,
-        direction=direction,
-        victim=_stack([features(solo[w]) for w in victims], len(FEATURES)),
-        aggressor=_stack([features(solo[w]) for w in aggressors], len(FEATURES)),
-        victim_solo=_stack([solo_features(solo[w]) for w in victims], len(SOLO)),
-        aggressor_solo=_stack([solo_features(solo[w]) for w in aggressors], len(SOLO)),
-        target=np.array(target, float),
-        victims=[w.model for w in victims],
-        aggressors=[w.model for w in aggressors],
-        pair=np.array(pair, np.int64),
-    )
-
-
-def _stack(rows: list[Floats], width: int) -> Floats:
-    return np.stack(rows) if rows else np.zeros((0, width))

@@ -12,7 +12,7 @@ A table is complete or an error is raised: BadRow, with the workload or the dire
 times that are not finite, for a direction without a predictor (with two exceptions below) and for predictions that are
 not finite. Four gaps are allowed:
 
-* A co-location with a member that has no solo row is skipped, as in ``ml/predict/samples.py``. The table lacks that
+* A co-location with a member that has no solo row is skipped, as in ``ml/learn/dataset.py``. The table lacks that
   workload, and readers take its declared values or the conservative rule (``smore/domain/workload.py``).
 * Without a predictor of trainings by trainings, the table has no matrix of them: nobody is paired.
 * Without a predictor of functions by functions, the predictor of functions by trainings is used, with the other
@@ -34,7 +34,7 @@ from ml.rows import FEATURES, BadRow, Profile, Solo, Workload, degradation
 from smore.domain.degradation import Weights
 from smore.domain.function import Profile as Declared
 from smore.domain.loss import student
-from smore.messages.degradation import BadTable, PlaceTable, Table, decode, encode
+from smore.messages.degradation import PlaceTable
 from smore.process.device_name import NVML_COUNTER
 
 COVERAGE: Final = 0.9
@@ -54,35 +54,6 @@ class BoundedPredictor(Protocol):
     def upper(self, samples: Samples, coverage: float = COVERAGE) -> Floats:
         """Bounds [n] that are not exceeded in ``coverage`` of all cases."""
         ...
-
-
-def build(
-    profiles: Sequence[Profile],
-    predictors: Mapping[tuple[str, str], Mapping[Direction, BoundedPredictor]],
-    *,
-    version: int,
-    source: str,
-    created_at: float,
-    weights: Mapping[tuple[str, str], Weights] | None = None,
-) -> Table:
-    """
-    The table of all devices and sharing modes, as a reader decodes it. ``predictors`` and ``weights`` have the key
-    :attr:`ml.rows.DeviceMode.key`; ``created_at`` is in epoch seconds.
-
-    Raises BadRow also for two profiles with one key, and for a profile without predictors (leave the profile out
-    instead).
-    """
-    keys = [profile.place.key for profile in profiles]
-    if len(set(keys)) != len(keys):
-        raise BadRow("two profiles of one device and sharing mode: merge their rows first")
-    places = [
-        place_table(profile, predictors.get(key, {}), weights=(weights or {}).get(key))
-        for key, profile in zip(keys, profiles, strict=True)
-    ]
-    try:
-        return decode(encode(Table(version=version, source=source, created_at=created_at, places=places)))
-    except BadTable as error:
-        raise BadRow(f"the table cannot be published: {error}") from error
 
 
 def place_table(

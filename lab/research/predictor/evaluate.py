@@ -40,12 +40,13 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.research.predictor.measured import samples
 from lab.research.predictor.noise import noise_rmsle, repeats
 from lab.research.predictor.trivial import TRIVIAL
 from lab.simulation import published
 from ml import rows
 from ml.predict.pairwise import RECIPES
-from ml.predict.samples import DIRECTIONS, SOLO, Floats, Samples, samples
+from ml.predict.samples import DIRECTIONS, SOLO, Floats, Samples
 
 ROOT = Path(__file__).parents[3]
 TRAIN_FRACTION: Final = 0.2

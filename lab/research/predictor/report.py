@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Final
 
 from lab.research.predictor.held_out import SEED, Fit, JudgedPredictions, judge
+from lab.research.predictor.measured import samples
 from lab.research.predictor.observations import as_described
 from lab.research.predictor.text import predictor_text, profile_text
 from ml.predict.pairwise import RECIPES
-from ml.predict.samples import DIRECTIONS, Direction, samples
+from ml.predict.samples import DIRECTIONS, Direction
 from ml.rows import BadRow, Profile, Row, profiles, read
 
 #: Folder of the checkout's measured rows.

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.research.predictor.measured import samples
 from lab.research.predictor.noise import noise_rmsle
 from ml import rows
-from ml.predict.samples import METRICS, samples
+from ml.predict.samples import METRICS
 from ml.rows import (
     FEATURES,
     BadRow,

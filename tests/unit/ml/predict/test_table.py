@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lab.research.predictor.measured import build
 from ml.predict.multiway import weights_of
 from ml.predict.samples import Direction, Floats, Samples
-from ml.predict.table import ENOUGH, NEWEST, build, pair_wise, place_table
+from ml.predict.table import ENOUGH, NEWEST, pair_wise, place_table
 from ml.rows import FEATURES, BadRow, Colocation, DeviceMode, Member, Profile, Role, Solo, Timing, Workload
 from smore.domain.degradation import Weights
 from smore.domain.function import Profile as Declared

@@ -29,10 +29,11 @@ from lab.research.predictor.evaluate import (
     split,
     tables,
 )
+from lab.research.predictor.measured import samples
 from lab.simulation import published
 from ml import rows
 from ml.predict.pairwise import RECIPES, FittedPredictor
-from ml.predict.samples import DIRECTIONS, Direction, Samples, samples
+from ml.predict.samples import DIRECTIONS, Direction, Samples
 from ml.rows import Colocation, Row
 from tests.support.measured import MODELS, PLACE, T0, function, pairs, solos, together, training
 

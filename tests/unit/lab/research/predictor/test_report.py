@@ -13,10 +13,11 @@ import pytest
 
 from lab.measure.plan import LADDERS
 from lab.research.predictor import held_out, observations, pictures, published, report
+from lab.research.predictor.measured import samples
 from lab.research.predictor.noise import noise_rmsle
 from lab.research.predictor.text import profile_text
 from lab.simulation.metrics import wilson
-from ml.predict.samples import DIRECTIONS, Floats, Samples, samples
+from ml.predict.samples import DIRECTIONS, Floats, Samples
 from ml.rows import (
     FEATURES,
     BadRow,

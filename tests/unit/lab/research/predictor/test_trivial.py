@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lab.research.predictor.measured import samples
 from lab.research.predictor.trivial import TRIVIAL
 from ml import rows
-from ml.predict.samples import Samples, samples
+from ml.predict.samples import Samples
 from tests.support.measured import pairs, solos
 
 
