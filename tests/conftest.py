@@ -20,9 +20,10 @@ from hypothesis import settings as hypothesis_settings
 from sqlalchemy import Engine, text
 from xdist.scheduler import LoadFileScheduling
 
+from lab.bench.servers import ServerUrls
+from lab.bench.servers import servers as start_servers
 from migrations.__main__ import prepare
-from smore.local import ServerUrls, embedded
-from smore.local import servers as start_servers
+from smore.local import embedded
 from smore.postgres.catalog import Store
 from smore.postgres.connection import make_engine
 from smore.postgres.rows import Base

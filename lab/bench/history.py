@@ -38,13 +38,12 @@ import psycopg
 from lab.bench.history_counts import COUNTS
 from lab.bench.ports import free_port
 from lab.bench.report import ROOT, emit, progress
+from lab.bench.servers import ServerUrls, servers
 from migrations.__main__ import prepare
-from smore import local
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec
 from smore.domain.ids import new_id
 from smore.domain.job import Action, JobRequest
-from smore.local import ServerUrls
 from smore.messages import stream
 from smore.postgres.catalog import Store
 from smore.postgres.connection import make_engine
@@ -456,7 +455,7 @@ def _catalog(store: Store, job_gpus: Sequence[str]) -> tuple[str, str]:
 
 def _make(rows: int, folder: Path) -> dict[str, Any]:
     """Fill the servers of a folder; the content of its :data:`MADE`."""
-    with local.servers(folder) as urls:
+    with servers(folder) as urls:
         config = config_of(urls)
         prepare(config, urls.postgres_url, folder / "key")
         engine, client = make_engine(urls.postgres_url, "bench"), connect(config)
@@ -480,7 +479,7 @@ def run(rows: int, times: int, folder: Path) -> tuple[dict[str, float], dict[str
     made = json.loads((folder / MADE).read_text()) if (folder / MADE).exists() else _make(rows, folder)
     rows, job, key = made["rows"], made["job"], (folder / "key").read_text().strip()
     # The servers are durable from here on, as in operation.
-    with local.servers(folder, durable=True) as urls:
+    with servers(folder, durable=True) as urls:
         config, dsn = config_of(urls), dsn_of(urls)
         with psycopg.connect(dsn) as connection:
             size = retention.measure(connection)

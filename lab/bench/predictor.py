@@ -41,12 +41,12 @@ import redis
 import sklearn  # type: ignore[import-untyped]
 
 from lab.bench import report
+from lab.bench.servers import servers
 from lab.research.predictor.measured import build, samples
 from ml.predict.pairwise import RECIPES, estimator, paper_features
 from ml.predict.samples import DIRECTIONS, METRICS, Direction, Floats, Samples
 from ml.rows import Colocation, Member, Profile, Solo, Timing, Workload, degradation, profiles, read
 from scheduler.leader.tables import ArrayTable
-from smore import local
 from smore.messages.degradation import PlaceTable, Table, decode, encode
 from smore.redis.tables import Tables
 
@@ -281,7 +281,7 @@ def swapping(like: PlaceTable, seconds: float, repeats: int) -> dict[str, float]
     whole = [_uniform(like, version) for version in range(1, 21)]
     with (
         tempfile.TemporaryDirectory(prefix="smore-bench-") as home,
-        local.servers(Path(home)) as urls,
+        servers(Path(home)) as urls,
         redis.from_url(urls.redis_url) as mine,
         redis.from_url(urls.redis_url) as other,
     ):

@@ -44,9 +44,9 @@ import psycopg
 
 from lab.bench.history import PREFIX, config_of, dsn_of, gateway
 from lab.bench.report import ROOT, emit, progress
+from lab.bench.servers import servers
 from lab.bench.upgrade import check_out
 from migrations.__main__ import prepare
-from smore import local
 from smore.domain.function import FunctionSpec
 from smore.domain.job import Action, JobRequest
 from smore.messages import stream
@@ -307,7 +307,7 @@ def _record(before: str | None) -> dict[str, float]:
 def run(folder: Path) -> dict[str, float]:
     """All figures but those of recording."""
     end = int(time.time() // 60 - 5) * 60
-    with local.servers(folder, durable=True) as urls:
+    with servers(folder, durable=True) as urls:
         config, dsn = config_of(urls), dsn_of(urls)
         prepare(config, urls.postgres_url, folder / "key")
         jobs = _make(config, dsn, end)

@@ -13,8 +13,8 @@ from typing import Final
 import psutil
 from sqlalchemy import text
 
+from lab.bench.servers import servers
 from migrations.__main__ import prepare
-from smore import local
 from smore.domain.ids import new_id
 from smore.messages import stream
 from smore.messages.reports import JobReport, Report, encode_report
@@ -92,7 +92,7 @@ def cpu_s(postmaster: psutil.Process) -> float:
 
 def main(folder: Path) -> float:
     """The seconds of CPU: of a hundred GPU instances that report twice a second, and invocations, 30 to 70."""
-    with local.servers(folder) as urls:
+    with servers(folder) as urls:
         config = Settings(
             redis=RedisSettings(url=urls.redis_url, prefix=PREFIX), postgres=PostgresSettings(url=urls.postgres_url)
         )

@@ -1,12 +1,11 @@
 """
 The platform on one machine: its own Redis and Postgres, the platform's processes, one supervisor over all of them.
 
-``up`` starts all of it and ``down`` stops it; ``servers`` starts Redis and Postgres alone, for tests. ``layout.py``
-lists the processes, ``embedded.py`` finds and configures the two servers, ``supervision.py`` is the supervisor's client,
-``daemon.py`` is the supervisor's process, ``template.py`` the one from which it forks the others, ``machine.py``
-starts and stops everything, ``backup.py`` copies it while it runs, ``started_settings.py`` keeps what it was started
-with, ``asking.py`` and ``scrape.py`` ask it over HTTP, ``trainings.py`` finds the trainings that outlived it,
-``doctor.py`` examines what runs.
+``up`` starts all of it and ``down`` stops it. ``layout.py`` lists the processes, ``embedded.py`` finds and configures
+the two servers, ``supervision.py`` is the supervisor's client, ``daemon.py`` is the supervisor's process,
+``template.py`` the one from which it forks the others, ``machine.py`` starts and stops everything, ``backup.py`` copies
+it while it runs, ``started_settings.py`` keeps what it was started with, ``asking.py`` and ``scrape.py`` ask it over
+HTTP, ``trainings.py`` finds the trainings that outlived it, ``doctor.py`` examines what runs.
 """
 
 from smore.local.asking import Endpoints, answering_instance, await_rest, unserved, without_metrics
@@ -23,7 +22,6 @@ from smore.local.layout import (
     processes,
 )
 from smore.local.machine import (
-    ServerUrls,
     abandoned,
     down,
     endpoints,
@@ -31,7 +29,6 @@ from smore.local.machine import (
     pid,
     restart,
     run_foreground,
-    servers,
     start,
     status,
     stop,
@@ -50,7 +47,6 @@ __all__ = [
     "Process",
     "ProcessStatus",
     "ServerMissing",
-    "ServerUrls",
     "StartFailed",
     "Training",
     "abandoned",
@@ -71,7 +67,6 @@ __all__ = [
     "restart",
     "run_foreground",
     "running_settings",
-    "servers",
     "start",
     "status",
     "stop",

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +68,6 @@ def migration_command(home: Path) -> tuple[str, ...]:
 def refusals_command() -> tuple[str, ...]:
     """The command that prints why processes would refuse their settings at start, with exit code 2 where one would."""
     return (sys.executable, "-m", "scheduler.refusals")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerUrls:
-    redis_url: str
-    postgres_url: str
 
 
 def up(
@@ -219,51 +213,6 @@ def run_foreground(
             signal.signal(number, handler)
 
 
-@contextmanager
-def servers(home: Path, *, config: Settings | None = None, durable: bool = False) -> Iterator[ServerUrls]:
-    """
-    Redis and Postgres alone, without a supervisor, inside a ``with`` block: for tests.
-
-    A server that the settings name is used as it is. The others are killed at the end, and their files stay in
-    ``home``. ``durable=True``: Postgres syncs as it does under ``up``.
-    """
-    home, config = home.resolve(), config or Settings()
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    run = embedded.run_folder(home)
-    logs = embedded.private_folder(home / "logs")
-    redis_url, postgres_url, own = _servers(home, run, config, durable=durable)
-    with ExitStack() as stack:
-        children: dict[str, subprocess.Popen[bytes]] = {}
-        for server in own:
-            log = stack.enter_context(open(logs / f"{server.name}.log", "ab"))
-            # A process group of its own: a Ctrl-C that ends the tests reaches no server, so fixtures can finish.
-            child = subprocess.Popen(
-                server.command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                process_group=0,
-                cwd="/",
-                **embedded.identity(server.user),
-            )
-            children[server.name] = child
-            # SIGQUIT is Postgres' immediate shutdown: its sessions end too, and nothing is written.
-            stack.callback(_end_child, child, signal.SIGQUIT if server.name == "postgres" else signal.SIGKILL)
-        _await_servers(
-            redis_url, postgres_url, lambda name: name not in children or children[name].poll() is None, logs
-        )
-        yield ServerUrls(redis_url=redis_url, postgres_url=postgres_url)
-
-
-def _end_child(child: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
-    child.send_signal(number)
-    try:
-        child.wait(5)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
-
-
 def _start(
     home: Path,
     run: Path,
@@ -277,7 +226,7 @@ def _start(
     (run / "endpoints.json").unlink(missing_ok=True)  # left by a supervisor that was killed
     _require_usable(config)
     logs = embedded.private_folder(home / "logs")
-    redis_url, postgres_url, own = _servers(home, run, config, durable=True)
+    redis_url, postgres_url, own = own_servers(home, run, config, durable=True)
     layout = _layout(home, config, partitions, redis_url, postgres_url, claims)
     table = processes(layout)
     instance = instance_id(home)  # before the processes, which read it
@@ -323,7 +272,7 @@ def _start(
     for process in table:
         if not process.later:
             supervisor.start(process.name)
-    _await_servers(redis_url, postgres_url, lambda name: _alive(supervisor, name), logs)
+    await_servers(redis_url, postgres_url, lambda name: _alive(supervisor, name), logs)
     if migration is not None or not _is_migrated(home, config, redis_url, postgres_url):
         _migrate(layout, migration_command(home) if migration is None else migration)
     if migration is None:
@@ -366,7 +315,9 @@ def _stop(home: Path, run: Path) -> None:
         shutil.rmtree(memory, ignore_errors=True)
 
 
-def _servers(home: Path, run: Path, config: Settings, *, durable: bool) -> tuple[str, str, tuple[embedded.Server, ...]]:
+def own_servers(
+    home: Path, run: Path, config: Settings, *, durable: bool
+) -> tuple[str, str, tuple[embedded.Server, ...]]:
     """The URL of Redis, the URL of Postgres, and the servers that the platform must start itself."""
     own: list[embedded.Server] = []
     redis_url, postgres_url = config.redis.url, config.postgres.url
@@ -428,7 +379,7 @@ def _layout(
     )
 
 
-def _await_servers(redis_url: str, postgres_url: str, alive: Callable[[str], bool], logs: Path) -> None:
+def await_servers(redis_url: str, postgres_url: str, alive: Callable[[str], bool], logs: Path) -> None:
     """Wait until both servers answer. Raises StartFailed."""
     began = time.monotonic()
     _await("redis", lambda: _redis_answers(redis_url), alive, logs, began)

@@ -10,10 +10,11 @@ import pytest
 import redis
 from sqlalchemy import text
 
+from lab.bench.servers import ServerUrls, servers
 from migrations.__main__ import prepare
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause, State
-from smore.local import BackupFailed, ServerUrls, backup, servers
+from smore.local import BackupFailed, backup
 from smore.messages.results import Result, encode_result
 from smore.postgres.connection import make_engine
 from smore.postgres.history.recorder import Recorder

@@ -23,6 +23,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from supervisor.xmlrpc import SupervisorTransport
 
+from lab.bench.servers import servers
 from smore.local import (
     Layout,
     Process,
@@ -33,7 +34,6 @@ from smore.local import (
     machine,
     pid,
     restart,
-    servers,
     status,
     up,
 )
