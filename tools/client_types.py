@@ -7,6 +7,7 @@ exit code 1 where the file is not what the document says.
 The rules, for a client that must read older and newer platforms:
 
 - A field that the client does not know is ignored, as msgspec does by default.
+- A struct extends another one where its class in api/schemas does; the document repeats the fields.
 - An enum is open: a value that the document does not name becomes a member of its own.
 - A field that the document requires has the empty value of its type as its default, because an older platform may not
   send it: '' 0 False [] {}, an enum's '', an object with all of its defaults, None for a moment. The first required
@@ -24,13 +25,12 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any, Final
 
 from api.app import create_app
+from api.schemas.fields import Schema
 from lab.bench.report import ROOT
 from smore.process.settings import RedisSettings, Settings
 
 TARGET: Final = ROOT / "client" / "smore_client" / "generated.py"
 
-#: Structs that extend another one; the document repeats its fields.
-BASES: Final = {"Deployed": "Function"}
 #: The client's own Invocation extends this one by what headers say and reads a 202 too, and a page of them is read by a
 #: struct of its own.
 NAMES: Final = {"Invocation": "InvocationRecord"}
@@ -68,10 +68,28 @@ _EMPTY: Final = {"string": '""', "integer": "0", "number": "0.0", "boolean": "Fa
 
 def generate(document: Mapping[str, Any]) -> str:
     """The module's source, formatted."""
-    schemas = document["components"]["schemas"]
+    schemas = dict(document["components"]["schemas"])
+    for base in filter(None, map(_base, _subclasses(Schema))):
+        schemas.setdefault(base.__name__, base.model_json_schema(ref_template="#/components/schemas/{model}"))
     names = list(_in_order(sorted(_answered(document)), schemas))
     parts = [HEADER.lstrip(), *(_class(name, schemas, _contained_whole(schemas)) for name in names)]
     return _formatted("\n\n".join(parts))
+
+
+def _subclasses(kind: type[Schema]) -> Iterator[type[Schema]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
+
+
+def _base(kind: type[Schema]) -> type[Schema] | None:
+    """The first class with fields that a class of api/schemas extends."""
+    return next((base for base in kind.__bases__ if issubclass(base, Schema) and base.model_fields), None)
+
+
+def _bases() -> dict[str, str]:
+    """By name."""
+    return {kind.__name__: base.__name__ for kind in _subclasses(Schema) if (base := _base(kind)) is not None}
 
 
 def _answered(document: Mapping[str, Any]) -> Iterator[str]:
@@ -88,12 +106,13 @@ def _answered(document: Mapping[str, Any]) -> Iterator[str]:
 def _in_order(wanted: list[str], schemas: Mapping[str, Any]) -> Iterator[str]:
     """The wanted schemas and those that they contain, each after what it contains."""
     seen: set[str] = set()
+    bases = _bases()
 
     def visit(name: str) -> Iterator[str]:
         if name in seen:
             return
         seen.add(name)
-        parts = [BASES[name]] if name in BASES else []
+        parts = [bases[name]] if name in bases else []
         for part in (*parts, *_contained(schemas[name])):
             yield from visit(part)
         yield name
@@ -126,7 +145,7 @@ def _class(name: str, schemas: Mapping[str, Any], contained: Set[str]) -> str:
         return "\n".join(
             [f"class {name}(OpenEnum):", *doc, *(f'    {each.upper()} = "{each}"' for each in schema["enum"])]
         )
-    base = BASES.get(name)
+    base = _bases().get(name)
     inherited = schemas[base]["properties"] if base else {}
     fields = {field: shape for field, shape in schema["properties"].items() if field not in inherited}
     required = [field for field in schema.get("required", []) if field in fields and "anyOf" not in fields[field]]

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Literal
 
 from api.schemas.fields import Schema
-from api.schemas.invocations import Degradation
+from api.schemas.invocations import Degradation, Tried
 from smore.domain.invocation import State
 
 
@@ -111,31 +111,11 @@ class Side(Schema):
     """Whether the prediction is from the degradation table; null = measured"""
 
 
-class Attempt(Schema):
+class Attempt(Tried):
     """One attempt: its decision, where its time went, and what was predicted of it against what was measured."""
 
-    attempt: int
-    """The number of the attempt, from 1"""
-    gpu: str
-    """The GPU instance that it was sent to"""
-    state: State
-    """Where it stands, or how it ended; ``queued`` = the invocation waited again then"""
-    cause: str = ""
-    """The code of why it ended as it did; '' = it has not ended"""
-    cold: bool | None = None
-    """Whether the function had to be loaded first; null = not known"""
-    batch: int | None = None
-    """How many invocations ran in one batch with it, itself included; null = not known"""
-    rows: int | None = None
-    """Rows of the whole batch; null = not known"""
-    co_runners: list[str] = []
-    """Functions that ran on the GPU instance at the same time"""
-    jobs: list[str] = []
-    """The ids of the trainings that ran beside it"""
     job_names: dict[str, str] = {}
     """The names of those of ``jobs`` that are of its project, by id"""
-    finished_at: datetime | None = None
-    """When it ended; null = it has not"""
     worker_seen_at: datetime | None = None
     """
     Its worker was lost (it died, or was cut off), and had reported last in the second from then; null = it was not

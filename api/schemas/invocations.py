@@ -68,8 +68,8 @@ class Degradation(Schema):
     """Whether this is from the degradation table, not declared or assumed"""
 
 
-class Execution(Schema):
-    """One attempt of an invocation."""
+class Tried(Schema):
+    """What is known of any attempt."""
 
     attempt: int
     """The number of the attempt, from 1"""
@@ -81,8 +81,6 @@ class Execution(Schema):
     """The code of why it ended as it did; '' = it has not ended"""
     cold: bool | None = None
     """Whether the function had to be loaded first; null = not known"""
-    run_s: float | None = None
-    """Seconds of the handler's run; null = it did not run to its end"""
     batch: int | None = None
     """How many invocations ran in one batch with it, itself included; null = not known"""
     rows: int | None = None
@@ -91,6 +89,15 @@ class Execution(Schema):
     """Functions that ran on the GPU instance at the same time"""
     jobs: list[str] = []
     """The ids of the trainings that ran beside it"""
+    finished_at: datetime | None = None
+    """When it ended; null = it has not"""
+
+
+class Execution(Tried):
+    """One attempt of an invocation."""
+
+    run_s: float | None = None
+    """Seconds of the handler's run; null = it did not run to its end"""
     predicted: Degradation | None = None
     """What the decision expected of it; null = nothing"""
     degradation: float | None = None
@@ -100,8 +107,6 @@ class Execution(Schema):
     """
     started_at: datetime | None = None
     """When its batch started; null = it has not"""
-    finished_at: datetime | None = None
-    """When it ended; null = it has not"""
 
 
 class Executions(Schema):

@@ -120,17 +120,8 @@ class Scope(OpenEnum):
     ADMIN = "admin"
 
 
-class SessionSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """From when to when a session lasts."""
-
-    created_at: datetime
-    """When the login was"""
-    expires_at: datetime | None = None
-    """When the session ends at the latest"""
-
-
-class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls, and by which means."""
+class Me(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose request this is."""
 
     key: str
     """The id of the API key"""
@@ -142,6 +133,20 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """What this request may do: of a session the scopes that it was opened with"""
     operator: bool = False
     """Whether it reaches other projects: it has the scope ``admin`` in the project ``default``"""
+
+
+class SessionSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """From when to when a session lasts."""
+
+    created_at: datetime
+    """When the login was"""
+    expires_at: datetime | None = None
+    """When the session ends at the latest"""
+
+
+class Caller(Me, frozen=True, kw_only=True):
+    """Who calls, and by which means."""
+
     session: SessionSpan | None = None
     """The session of a browser; None = the request has the API key itself"""
 
@@ -370,8 +375,8 @@ class State(OpenEnum):
     CANCELLED = "cancelled"
 
 
-class Execution(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt of an invocation."""
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of any attempt."""
 
     attempt: int
     """The number of the attempt, from 1"""
@@ -383,8 +388,6 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     """The code of why it ended as it did; '' = it has not ended"""
     cold: bool | None = None
     """Whether the function had to be loaded first; None = not known"""
-    run_s: float | None = None
-    """Seconds of the handler's run; None = it did not run to its end"""
     batch: int | None = None
     """How many invocations ran in one batch with it, itself included; None = not known"""
     rows: int | None = None
@@ -393,6 +396,15 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     """Functions that ran on the GPU instance at the same time"""
     jobs: list[str] = []
     """The ids of the trainings that ran beside it"""
+    finished_at: datetime | None = None
+    """When it ended; None = it has not"""
+
+
+class Execution(Tried, frozen=True, kw_only=True):
+    """One attempt of an invocation."""
+
+    run_s: float | None = None
+    """Seconds of the handler's run; None = it did not run to its end"""
     predicted: Degradation | None = None
     """What the decision expected of it; None = nothing"""
     degradation: float | None = None
@@ -402,8 +414,6 @@ class Execution(msgspec.Struct, frozen=True, kw_only=True):
     """
     started_at: datetime | None = None
     """When its batch started; None = it has not"""
-    finished_at: datetime | None = None
-    """When it ended; None = it has not"""
 
 
 class Executions(msgspec.Struct, frozen=True, kw_only=True):
@@ -477,31 +487,11 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the prediction is from the degradation table; None = measured"""
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class Attempt(Tried, frozen=True, kw_only=True):
     """One attempt: its decision, where its time went, and what was predicted of it against what was measured."""
 
-    attempt: int
-    """The number of the attempt, from 1"""
-    gpu: str = ""
-    """The GPU instance that it was sent to"""
-    state: State = State("")
-    """Where it stands, or how it ended; ``queued`` = the invocation waited again then"""
-    cause: str = ""
-    """The code of why it ended as it did; '' = it has not ended"""
-    cold: bool | None = None
-    """Whether the function had to be loaded first; None = not known"""
-    batch: int | None = None
-    """How many invocations ran in one batch with it, itself included; None = not known"""
-    rows: int | None = None
-    """Rows of the whole batch; None = not known"""
-    co_runners: list[str] = []
-    """Functions that ran on the GPU instance at the same time"""
-    jobs: list[str] = []
-    """The ids of the trainings that ran beside it"""
     job_names: dict[str, str] = {}
     """The names of those of ``jobs`` that are of its project, by id"""
-    finished_at: datetime | None = None
-    """When it ended; None = it has not"""
     worker_seen_at: datetime | None = None
     """
     Its worker was lost (it died, or was cut off), and had reported last in the second from then; None = it was not
@@ -553,6 +543,19 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the history has all of it; False: ask again"""
 
 
+class Steps(msgspec.Struct, frozen=True, kw_only=True):
+    """The steps of a series."""
+
+    since: datetime
+    """When the first step begins; later than was asked for where nothing older is kept"""
+    until: datetime | None = None
+    """Until when it goes; the last step may be under way, and the last two minutes are not whole yet"""
+    step_s: int = 0
+    """Seconds of a step; more than were asked for where they would be over 1,500"""
+    at: list[int] = []
+    """When each step begins, seconds since 1970"""
+
+
 class FunctionForecast(msgspec.Struct, frozen=True, kw_only=True):
     """The arrivals that are expected of a function."""
 
@@ -568,20 +571,12 @@ class FunctionForecast(msgspec.Struct, frozen=True, kw_only=True):
     """The chance of at least one; None = nothing can be said"""
 
 
-class FunctionSeries(msgspec.Struct, frozen=True, kw_only=True):
+class FunctionSeries(Steps, frozen=True, kw_only=True):
     """
     Invocations of a function over time: arrivals when they arrived, all else when they ended. None = nobody counted, or
     there was none to take a mean of.
     """
 
-    since: datetime
-    """When the first step begins; later than was asked for where nothing older is kept"""
-    until: datetime | None = None
-    """Until when it goes; the last step may be under way, and the last two minutes are not whole yet"""
-    step_s: int = 0
-    """Seconds of a step; more than were asked for where they would be over 1,500"""
-    at: list[int] = []
-    """When each step begins, seconds since 1970"""
     function: str = ""
     """The name of the function"""
     project: str = ""
@@ -640,17 +635,9 @@ class WarmLife(msgspec.Struct, frozen=True, kw_only=True):
     """When the last of them ended, seconds since 1970; None = one is there"""
 
 
-class GpuLanes(msgspec.Struct, frozen=True, kw_only=True):
+class GpuLanes(Steps, frozen=True, kw_only=True):
     """What was on a GPU instance over time, beside its trainings. None = there was none."""
 
-    since: datetime
-    """When the first step begins; later than was asked for where nothing older is kept"""
-    until: datetime | None = None
-    """Until when it goes; the last step may be under way, and the last two minutes are not whole yet"""
-    step_s: int = 0
-    """Seconds of a step; more than were asked for where they would be over 1,500"""
-    at: list[int] = []
-    """When each step begins, seconds since 1970"""
     gpu: str = ""
     """The name of the GPU instance"""
     warm: list[WarmLife] = []
@@ -674,17 +661,9 @@ class GpuColumns(msgspec.Struct, frozen=True, kw_only=True):
     """The most memory that functions used and that was kept for trainings, MiB"""
 
 
-class GpuSeries(msgspec.Struct, frozen=True, kw_only=True):
+class GpuSeries(Steps, frozen=True, kw_only=True):
     """GPU instances over time."""
 
-    since: datetime
-    """When the first step begins; later than was asked for where nothing older is kept"""
-    until: datetime | None = None
-    """Until when it goes; the last step may be under way, and the last two minutes are not whole yet"""
-    step_s: int = 0
-    """Seconds of a step; more than were asked for where they would be over 1,500"""
-    at: list[int] = []
-    """When each step begins, seconds since 1970"""
     gpus: dict[str, GpuColumns] = {}
     """Each GPU instance by its name"""
 
@@ -827,8 +806,8 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True):
     """The GPU instances in the order of their names"""
 
 
-class HarvestPart(msgspec.Struct, frozen=True, kw_only=True):
-    """What functions got in one step, and what that cost the trainings."""
+class Harvested(msgspec.Struct, frozen=True, kw_only=True):
+    """What functions got, and what that cost the trainings."""
 
     key: str
     """The project, the function as ``project/name``, or the GPU instance; '' = it was never dispatched"""
@@ -855,38 +834,18 @@ class HarvestPart(msgspec.Struct, frozen=True, kw_only=True):
     """Where the 95 % interval of ``lost`` ends"""
     windows: int = 0
     """Closed windows that ``lost`` rests on"""
+
+
+class HarvestPart(Harvested, frozen=True, kw_only=True):
+    """What functions got in one step, and what that cost the trainings."""
+
     at: int = 0
     """When the step begins, seconds since 1970"""
 
 
-class HarvestTotal(msgspec.Struct, frozen=True, kw_only=True):
+class HarvestTotal(Harvested, frozen=True, kw_only=True):
     """What functions got in the whole span, and what that cost the trainings."""
 
-    key: str
-    """The project, the function as ``project/name``, or the GPU instance; '' = it was never dispatched"""
-    run_s: float = 0.0
-    """Seconds that functions ran, a batch counted once"""
-    money: float | None = None
-    """What these seconds cost at the prices that were named; None = some of them ran on a device without a price"""
-    invocations: int = 0
-    """Invocations that came to an end"""
-    met: int = 0
-    """Those of them that kept their deadlines"""
-    cold: int = 0
-    """Cold starts among its runs"""
-    saved: int = 0
-    """Runs that were warm only because an instance was held"""
-    lost: float | None = None
-    """
-    What all its trainings together lost to functions, a fraction of their iteration times; None = too little was
-    measured
-    """
-    lost_low: float | None = None
-    """Where the 95 % interval of ``lost`` begins"""
-    lost_high: float | None = None
-    """Where the 95 % interval of ``lost`` ends"""
-    windows: int = 0
-    """Closed windows that ``lost`` rests on"""
     trained_s: float = 0.0
     """Seconds for which trainings held GPU instances, those of each GPU instance and training by themselves"""
     lost_s: float | None = None
@@ -1275,54 +1234,9 @@ class JobExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """What was decided of it last, the newest first"""
 
 
-class QueuedJob(msgspec.Struct, frozen=True, kw_only=True):
+class QueuedJob(Expected, frozen=True, kw_only=True):
     """A job that is not over, where it stands."""
 
-    place: int
-    """Its place in the queue, from 1; 0 = it is on its GPU instances"""
-    gpus: list[str] = []
-    """The GPU instances that it is on, or is expected to get"""
-    start_at: datetime | None = None
-    """When it starts if nobody shorter comes, whom the plan does not know"""
-    start_late_at: datetime | None = None
-    """As ``start_at``, if each training before it takes its ``length_90_s``"""
-    end_at: datetime | None = None
-    """When it ends if nobody shorter comes, whom the plan does not know"""
-    end_late_at: datetime | None = None
-    """
-    As ``end_at``, if it and each training before it take their ``length_90_s``; of one that waits stretched by what
-    became of the last 100 that were told so
-    """
-    length_s: float = 0.0
-    """Seconds of training that are left of it"""
-    length_90_s: float = 0.0
-    """In one case of ten more than so many seconds are left of it"""
-    source: str = ""
-    """
-    What told the length: ``measured`` (iterations left and their time now), ``former`` (iterations and their time in
-    former runs), ``profile`` (iterations and the profile's time), ``declared`` (the duration that its owner said),
-    ``name``, ``project`` or ``platform`` (the median of their last runs), ``assumed`` (nothing is known)
-    """
-    waited_s: float = 0.0
-    """Seconds that it has waited so far, over all its attempts"""
-    why: str = ""
-    """
-    The code of why it waits (``held``, ``back_off``, ``limit``, ``pinned``, ``home``, ``too_few``, ``busy``, ``kept``,
-    ``promised``, ``order``, ``stopping``, ``none``)
-    """
-    message: str = ""
-    """Why it waits, or where it is, in words"""
-    beside: list[str] = []
-    """The ids of the jobs with which it shares GPU instances"""
-    guest: bool = False
-    """Whether those ``beside`` it were there first; else it is their host"""
-    promised_by: datetime | None = None
-    """The moment by which its end is promised; None = none is"""
-    at_risk: str | None = None
-    """
-    Why it is expected to end after ``promised_by`` (``held``, ``beside``, ``longer``, ``closed``, ``others``); None =
-    it is not
-    """
     id: str = ""
     """The id of the job"""
     name: str = ""
@@ -1363,17 +1277,9 @@ class JobQueue(msgspec.Struct, frozen=True, kw_only=True):
     """Those of the jobs that the key may read"""
 
 
-class JobSeries(msgspec.Struct, frozen=True, kw_only=True):
+class JobSeries(Steps, frozen=True, kw_only=True):
     """A job over time, over all its attempts. None = it did not report, or there was nothing to measure."""
 
-    since: datetime
-    """When the first step begins; later than was asked for where nothing older is kept"""
-    until: datetime | None = None
-    """Until when it goes; the last step may be under way, and the last two minutes are not whole yet"""
-    step_s: int = 0
-    """Seconds of a step; more than were asked for where they would be over 1,500"""
-    at: list[int] = []
-    """When each step begins, seconds since 1970"""
     id: str = ""
     """The id of the job"""
     name: str = ""
@@ -1509,19 +1415,9 @@ class LoginCode(msgspec.Struct, frozen=True, kw_only=True):
     """Until when it can be used"""
 
 
-class Opened(msgspec.Struct, frozen=True, kw_only=True):
+class Opened(Me, frozen=True, kw_only=True):
     """A new session. The other half of it is the cookie of this answer."""
 
-    key: str
-    """The id of the API key"""
-    name: str = ""
-    """The name that the key was given, for people"""
-    project: str = ""
-    """The project that the key belongs to"""
-    scopes: list[Scope] = []
-    """What this request may do: of a session the scopes that it was opened with"""
-    operator: bool = False
-    """Whether it reaches other projects: it has the scope ``admin`` in the project ``default``"""
     session: str = ""
     """The half that the page sends as ``X-SMore-Session`` with every request; only in this answer"""
     expires_at: datetime | None = None
@@ -1543,33 +1439,9 @@ class JobState(OpenEnum):
     LOST = "lost"
 
 
-class PastAttempt(msgspec.Struct, frozen=True, kw_only=True):
+class PastAttempt(JobAttempt, frozen=True, kw_only=True):
     """An attempt of a job, with the job and what was expected of it when it started."""
 
-    attempt: int
-    """The number of the attempt, from 1"""
-    gpus: list[str] = []
-    """The GPU instances of its ranks, in the order of the ranks"""
-    nodes: list[str] = []
-    """The machines of these GPU instances"""
-    started_at: datetime | None = None
-    """When the job scheduler started it"""
-    up_at: datetime | None = None
-    """When all ranks ran; None = they never have"""
-    ended_at: datetime | None = None
-    """When none of its ranks ran any more; None = it goes on"""
-    why: str = ""
-    """The code of why it ended; '' = it goes on"""
-    message: str = ""
-    """Why it ended, in words"""
-    exit_code: int | None = None
-    """The exit code of its ranks, minus the signal's number where one ended them; None = not known"""
-    iterations_from: int = 0
-    """Iterations of the job when the attempt began"""
-    iterations: int = 0
-    """Iterations of the job at the end of the attempt"""
-    micro_batches: int = 1
-    """In how many parts it ran its batch"""
     job: str = ""
     """The id of the job whose attempt it is"""
     name: str = ""
@@ -2079,23 +1951,13 @@ class ServedFunctions(msgspec.Struct, frozen=True, kw_only=True):
     """Functions by name, or revisions by number; those of which nothing ended are left out"""
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
+class Session(Me, frozen=True, kw_only=True):
     """The session of this request."""
 
-    created_at: datetime
+    created_at: datetime | None = None
     """When the login was"""
     expires_at: datetime | None = None
     """When the session ends at the latest"""
-    key: str = ""
-    """The id of the API key"""
-    name: str = ""
-    """The name that the key was given, for people"""
-    project: str = ""
-    """The project that the key belongs to"""
-    scopes: list[Scope] = []
-    """What this request may do: of a session the scopes that it was opened with"""
-    operator: bool = False
-    """Whether it reaches other projects: it has the scope ``admin`` in the project ``default``"""
     seen_at: datetime | None = None
     """When it was last used, to the minute"""
 
