@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import redis
@@ -20,7 +21,7 @@ from fastapi import Depends, Query, Request, Security
 from fastapi.security import APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 from starlette.types import Scope as HttpScope
 
-from api.auth import OPERATORS, Access, require_operator
+from api.auth import OPERATORS, Access, listed_projects, require_operator
 from api.errors import NotReady
 from api.refused import Refused
 from api.session import HEADER, SessionAccess, SessionCaller
@@ -96,17 +97,12 @@ class Gateway:
         self._sweeper: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
         self._client: redis.Redis | None = None
-        self._store: Store | None = None
-        self._reader: Reader | None = None
-        self._series: Series | None = None
-        self._profiles: Profiles | None = None
+        self._postgres: _Postgres | None = None
         #: When Redis last took the write by which readiness is tested, time.perf_counter.
         self.wrote_at = -math.inf
         #: Whether Postgres answered when readiness asked last, None = not known, and when that was, time.perf_counter.
         self.postgres_answers: bool | None = None
         self.asked_postgres_at = -math.inf
-        self._audit: Audit | None = None
-        self._prewarming: Prewarming | None = None
         self._blobs: Blobs | None = None
         self._vault: Vault | None = None
 
@@ -198,19 +194,13 @@ class Gateway:
         The catalog in Postgres. Raises Unavailable where none is configured; its first use raises SQLAlchemy's
         OperationalError where Postgres does not answer.
         """
-        self._open()
-        assert self._store is not None
-        return self._store
+        return self._open().store
 
     def reader(self) -> "Reader":
-        self._open()
-        assert self._reader is not None
-        return self._reader
+        return self._open().reader
 
     def series(self) -> "Series":
-        self._open()
-        assert self._series is not None
-        return self._series
+        return self._open().series
 
     def vault(self) -> "Vault":
         """Raises NoKey."""
@@ -222,25 +212,19 @@ class Gateway:
             return self._vault
 
     def profiles(self) -> "Profiles":
-        self._open()
-        assert self._profiles is not None
-        return self._profiles
+        return self._open().profiles
 
     def audit(self) -> "Audit":
-        self._open()
-        assert self._audit is not None
-        return self._audit
+        return self._open().audit
 
     def prewarming(self) -> "Prewarming":
-        self._open()
-        assert self._prewarming is not None
-        return self._prewarming
+        return self._open().prewarming
 
-    def _open(self) -> None:
+    def _open(self) -> "_Postgres":
         client = self.client()
         with self._lock:
-            if self._store is not None:
-                return
+            if self._postgres is not None:
+                return self._postgres
             if self.settings.postgres.url is None:
                 raise Unavailable("No Postgres is configured.", part="postgres")
             from smore.postgres.arrivals import Prewarming
@@ -252,12 +236,27 @@ class Gateway:
             from smore.postgres.predictors import Profiles
 
             engine = make_engine(self.settings.postgres.url, "gateway", statement_timeout_s=STATEMENT_S)
-            self._reader = Reader(engine)
-            self._series = Series(engine)
-            self._profiles = Profiles(engine)
-            self._audit = Audit(engine)
-            self._prewarming = Prewarming(engine)
-            self._store = Store(engine, Catalog(client, self.settings.redis.prefix))
+            self._postgres = _Postgres(
+                store=Store(engine, Catalog(client, self.settings.redis.prefix)),
+                reader=Reader(engine),
+                series=Series(engine),
+                profiles=Profiles(engine),
+                audit=Audit(engine),
+                prewarming=Prewarming(engine),
+            )
+            return self._postgres
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Postgres:
+    """What reads and writes there, on one engine."""
+
+    store: "Store"
+    reader: "Reader"
+    series: "Series"
+    profiles: "Profiles"
+    audit: "Audit"
+    prewarming: "Prewarming"
 
 
 async def _gateway(request: Request) -> Gateway:
@@ -385,6 +384,14 @@ OfProject = Annotated[
     str | None,
     Query(max_length=128, description="In this project; without it in the key's. Only operators may name another"),
 ]
+
+
+async def _listed(caller: ReadKey, project: OfProject = None, all_projects: AllProjects = False) -> str | None:
+    return listed_projects(caller, project, all_projects=all_projects)
+
+
+#: The project that a list is of, None = all: see :func:`api.auth.listed_projects`.
+Listed = Annotated[str | None, Depends(_listed)]
 PageLimit = Annotated[int, Query(ge=1, le=1000, description="The most entries of one page")]
 #: The text of a parameter that goes on behind a page.
 CURSOR: Final = "The `next_cursor` of the page before; without it the first page"

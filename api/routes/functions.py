@@ -9,13 +9,13 @@ from fastapi.concurrency import run_in_threadpool
 
 from api import placing
 from api.address import base_url
-from api.auth import is_operator, listed_projects, project_of
+from api.auth import is_operator, project_of
 from api.deps import (
     AdminKey,
-    AllProjects,
     DeployKey,
     DeployOrAdminKey,
     Gateway,
+    Listed,
     OfProject,
     ReadKey,
     ReadOrInvokeKey,
@@ -299,11 +299,8 @@ async def _now(gateway: Gateway, entry: FunctionEntry) -> schemas.Function:
 
 
 @router.get("")
-async def list_functions(
-    gateway: TheGateway, caller: ReadKey, project: OfProject = None, all_projects: AllProjects = False
-) -> schemas.Functions:
+async def list_functions(gateway: TheGateway, of: Listed) -> schemas.Functions:
     """List the functions of the project, by name."""
-    of = listed_projects(caller, project, all_projects=all_projects)
     entries = sorted(
         (entry for entry in list(gateway.catalog.functions.values()) if of in (None, entry.project)),
         key=lambda entry: (entry.project, entry.name),

@@ -15,16 +15,16 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from api.auth import is_operator, listed_projects, project_of
+from api.auth import is_operator, project_of
 from api.dates import moment
 from api.deps import (
     CURSOR,
     AdminKey,
-    AllProjects,
     Anyway,
     Gateway,
     JobsKey,
     JobsOrReadKey,
+    Listed,
     OfProject,
     OperatorKey,
     PageLimit,
@@ -156,16 +156,14 @@ def dry_run(gateway: TheGateway, caller: JobsOrReadKey, body: schemas.JobBody) -
 def list_jobs(
     gateway: TheGateway,
     caller: ReadKey,
+    of: Listed,
     limit: PageLimit = 100,
     cursor: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$", description=CURSOR)] = None,
     state: Annotated[
         list[JobState] | None, Query(max_length=len(JobState), description="Only jobs in one of these states")
     ] = None,
-    project: OfProject = None,
-    all_projects: AllProjects = False,
 ) -> schemas.Jobs:
     """List the jobs of the project, the newest first."""
-    of = listed_projects(caller, project, all_projects=all_projects)
     jobs, next_cursor = gateway.store().jobs.page(of, limit=limit, cursor=cursor, states=state)
     reports, shown = views.live(gateway), Trainings(gateway, caller, jobs, published(gateway))
     rows = [schemas.Job(**shown.row(job, reports.get(job.id, []))) for job in jobs]

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from api.auth import listed_projects
-from api.deps import AllProjects, OfProject, ReadKey, TheGateway
+from api.deps import Listed, ReadKey, TheGateway
 from api.live import Live
 from api.schemas.live import Topic
 from api.server.bodies import BoundedRoute
@@ -50,10 +49,9 @@ _ROWS: Final[dict[str, Any]] = {
 async def watch(
     gateway: TheGateway,
     caller: ReadKey,
+    of: Listed,
     request: Request,
     topics: Annotated[str, Query(pattern=f"^{_TOPIC}(,{_TOPIC})*$", description=f"With commas: {', '.join(Topic)}")],
-    project: OfProject = None,
-    all_projects: AllProjects = False,
 ) -> Response:
     """
     Watch GPU instances, queues, trainings and problems, as server-sent events: each topic whole once, then every second
@@ -64,7 +62,6 @@ async def watch(
     A client that does not read for as long as 256 KiB take is cut off, and connects again.
     """
     live: Live = request.app.state.live
-    of = listed_projects(caller, project, all_projects=all_projects)
     viewer = live.viewer(caller, of, [Topic(name) for name in topics.split(",")])
     looked_at = time.monotonic()
 

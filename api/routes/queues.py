@@ -14,15 +14,14 @@ from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
 
 from api import rows
-from api.auth import listed_projects, require_operator
+from api.auth import require_operator
 from api.deps import (
     AdminKey,
-    AllProjects,
     Anyway,
     Gateway,
+    Listed,
     OfProject,
     OperatorKey,
-    ReadKey,
     TheGateway,
     TheTrail,
     Trail,
@@ -41,11 +40,8 @@ router = APIRouter(prefix="/v1/queues", tags=["queues"], route_class=BoundedRout
 
 
 @router.get("")
-async def list_queues(
-    gateway: TheGateway, caller: ReadKey, project: OfProject = None, all_projects: AllProjects = False
-) -> schemas.Queues:
+async def list_queues(gateway: TheGateway, of: Listed) -> schemas.Queues:
     """List the queues of the project's functions: what waits, for how long, and what people have decided about it."""
-    of = listed_projects(caller, project, all_projects=all_projects)
     fleet, now = gateway.fleet(), time.time()
     paused, overrides = await run_in_threadpool(lambda: (fleet.paused(), fleet.overrides(now)))
     waiting = await rows.queues(gateway, of, paused, overrides)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query
 
-from api.auth import listed_projects, project_of
+from api.auth import project_of
 from api.dates import moment
-from api.deps import AllProjects, Gateway, OfProject, PageLimit, ReadKey, TheGateway
+from api.deps import Gateway, Listed, OfProject, PageLimit, ReadKey, TheGateway
 from api.schemas import series as schemas
 from api.schemas.fields import Moment, Word
 from api.server.zipped import ZippedRoute
@@ -85,20 +85,17 @@ def _check_gpu(gateway: Gateway, gpu: str) -> None:
 @router.get("/gpus/{gpu}/lanes")
 def get_gpu_lanes(
     gateway: TheGateway,
-    caller: ReadKey,
+    of_project: Listed,
     gpu: Word,
     since: Since = None,
     until: Until = None,
     step: Step = None,
-    project: OfProject = None,
-    all_projects: AllProjects = False,
 ) -> schemas.GpuLanes:
     """
     Read what was on a GPU instance beside its trainings: the project's warm instances and invocations, closed windows and steps
     of budgets; by default over the last hour. Steps are whole minutes.
     """
     _check_gpu(gateway, gpu)
-    of_project = listed_projects(caller, project, all_projects=all_projects)
     window = _window(*_span(since, until, HOUR_S, gateway.settings.postgres.retention_days * DAY_S), step)
     warm, columns = gateway.series().lanes(window, gpu, of_project)
     lives = [schemas.WarmLife(**life) for life in warm]
@@ -138,7 +135,7 @@ def get_function_series(
 @router.get("/functions:served")
 def get_served(
     gateway: TheGateway,
-    caller: ReadKey,
+    of_project: Listed,
     function: Annotated[
         Word | None, Query(description="The revisions of this function, in place of all functions")
     ] = None,
@@ -148,14 +145,12 @@ def get_served(
         int | None,
         Query(ge=1, le=366 * DAY_S, description="Seconds of a step in which arrivals and ends are counted too"),
     ] = None,
-    project: OfProject = None,
-    all_projects: AllProjects = False,
 ) -> schemas.ServedFunctions:
     """
     Compare how the project's functions, or the revisions of one of them, were served over a span of whole minutes; by default
     over the last hour. With `step` each function has its arrivals and ends over time too.
     """
-    of_project, series = listed_projects(caller, project, all_projects=all_projects), gateway.series()
+    series = gateway.series()
     from_s, until_s = _span(since, until, HOUR_S, gateway.settings.postgres.minutes_days * DAY_S)
     if function is not None:
         if of_project is None:
@@ -208,18 +203,15 @@ def _numbers(forecasts: Forecasts, blob: bytes, function: str) -> list[float | N
 @router.get("/jobs/attempts")
 def list_all_attempts(
     gateway: TheGateway,
-    caller: ReadKey,
+    of_project: Listed,
     since: Since = None,
     until: Until = None,
     limit: PageLimit = 200,
-    project: OfProject = None,
-    all_projects: AllProjects = False,
 ) -> schemas.PastAttempts:
     """
     List the attempts of the project's jobs that were going on between two moments, the newest first, each with what was
     expected of its job when it started; by default of the last week.
     """
-    of_project = listed_projects(caller, project, all_projects=all_projects)
     from_s, until_s = _span(since, until, 7 * DAY_S)
     found = gateway.series().attempts(from_s, until_s, of_project, limit + 1)
     return schemas.PastAttempts(attempts=[schemas.PastAttempt(**row) for row in found[:limit]], more=len(found) > limit)
@@ -271,16 +263,14 @@ def list_predictor_versions(gateway: TheGateway, _caller: ReadKey, limit: PageLi
 @router.get("/predictor/calibration")
 def get_calibration(
     gateway: TheGateway,
-    caller: ReadKey,
+    of_project: Listed,
     limit: Annotated[int, Query(ge=1, le=COMPARED, description="The most runs that are compared")] = COMPARED,
-    project: OfProject = None,
-    all_projects: AllProjects = False,
 ) -> schemas.Calibration:
     """
     Compare what was told of functions' degradation with what was measured, over the newest warm runs. A run whose time alone
     was assumed is not compared.
     """
-    found = gateway.series().calibration(listed_projects(caller, project, all_projects=all_projects), limit)
+    found = gateway.series().calibration(of_project, limit)
     known = [run for run in found if run["known"]][:limit]
     columns = {name: [run[name] for run in known] for name in ("at", "function", "device", "told", "bound", "measured")}
     within = sum(run["measured"] <= run["bound"] for run in known)
@@ -292,7 +282,7 @@ def get_calibration(
 @router.get("/harvest")
 def get_harvest(
     gateway: TheGateway,
-    caller: ReadKey,
+    of_project: Listed,
     by: Annotated[Literal["project", "function", "gpu"], Query(description="What it is summed up by")] = "project",
     step: Annotated[Literal["hour", "day"], Query(description="How much a step is, of UTC")] = "day",
     since: Since = None,
@@ -301,15 +291,12 @@ def get_harvest(
         Word | None,
         Query(description="Prices of an hour of a GPU instance by a part of its device's name, as `h100=2.5,a100=1.8`"),
     ] = None,
-    project: OfProject = None,
-    all_projects: AllProjects = False,
 ) -> schemas.Harvest:
     """
     Read what the project's functions got out of the GPU instances and what its trainings lost to functions, by hour or day and
     in all; by default over the last week. A training loses to whatever runs beside it, so that nothing is said of it by
     function. Of several prices that name a device the first one counts.
     """
-    of_project = listed_projects(caller, project, all_projects=all_projects)
     span = _span(since, until, 7 * DAY_S, gateway.settings.postgres.minutes_days * DAY_S)
     window = _window(*span, DAY_S if step == "day" else HOUR_S, HOUR_S)
     series, named = gateway.series(), _prices(price)
