@@ -19,6 +19,7 @@ from smore.cli.terminal import (
     configuration,
     connected,
     fail,
+    list_alone,
     moment,
     percent,
     platform_home,
@@ -96,7 +97,7 @@ def profile(
     if platform:
         launch.start("learning", "import", str(out))
         launch.start("learning", "retrain")
-        if _show_predictor(Output.TABLE):
+        if show_version(Output.TABLE):
             write(f"A predictor needs 10 pairs of a device. The same command goes on where {out} ends.")
 
 
@@ -112,7 +113,8 @@ def profiles_report(data: Data = None, out: Out = Path("profiles-report")) -> No
     _report("profiles", data, out)
 
 
-def _show_predictor(output: Output) -> str:
+@list_alone(app, "The version in force: where it holds, and with -o yaml what it rests on and how far it errs.", "show")
+def show_version(output: Output) -> str:
     """Print the version in force. Returns the line about GPU instances without measured rows, "" = all have some."""
     with connected() as client:
         predictor = client.predictor()
@@ -154,18 +156,6 @@ def _pairs(place: "PredictorPlace") -> int:
 def _wait(training: str) -> bool:
     """Whether a training is profiled with another wait for input than its model card's (``resnet50/cpu-wait-0.6/…``)."""
     return "-wait-" in training
-
-
-@app.callback()
-def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
-    if context.invoked_subcommand is None:
-        _show_predictor(output)
-
-
-@app.command("show")
-def show_version(output: OutputOption = Output.TABLE) -> None:
-    """The version in force: where it holds, and with -o yaml what it rests on and how far it errs."""
-    _show_predictor(output)
 
 
 @app.command("versions")

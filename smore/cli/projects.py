@@ -72,42 +72,27 @@ def create(name: str, output: OutputOption = Output.TABLE) -> None:
     tell(created.name, created, output)
 
 
+def _limit(help_: str) -> Any:
+    return typer.Option(metavar="N|none", help=help_)
+
+
 @app.command("limit")
 def limit(
     name: ProjectName,
-    rate: Annotated[
-        str | None, typer.Option(metavar="N|none", help="Invocations accepted a second, over time.")
-    ] = None,
-    burst: Annotated[str | None, typer.Option(metavar="N|none", help="How many of them at once.")] = None,
-    depth: Annotated[str | None, typer.Option(metavar="N|none", help="Invocations that wait.")] = None,
-    concurrency: Annotated[str | None, typer.Option(metavar="N|none", help="Invocations that wait or run.")] = None,
-    warm_memory: Annotated[
-        str | None, typer.Option(metavar="N|none", help="Memory of all its warm instances, MiB.")
-    ] = None,
-    jobs: Annotated[
-        str | None,
-        typer.Option(metavar="N|none", help="Trainings that wait or run; without it SMORE_JOBS_PER_PROJECT."),
-    ] = None,
-    job_memory: Annotated[
-        str | None, typer.Option(metavar="N|none", help="Memory kept for all its trainings, MiB.")
-    ] = None,
-    gpus: Annotated[
-        str | None, typer.Option(metavar="N|none", help="GPU instances that its trainings hold at a time.")
-    ] = None,
+    rate: Annotated[str | None, _limit("Invocations accepted a second, over time.")] = None,
+    burst: Annotated[str | None, _limit("How many of them at once.")] = None,
+    depth: Annotated[str | None, _limit("Invocations that wait.")] = None,
+    concurrency: Annotated[str | None, _limit("Invocations that wait or run.")] = None,
+    warm_memory: Annotated[str | None, _limit("Memory of all its warm instances, MiB.")] = None,
+    jobs: Annotated[str | None, _limit("Trainings that wait or run; without it SMORE_JOBS_PER_PROJECT.")] = None,
+    job_memory: Annotated[str | None, _limit("Memory kept for all its trainings, MiB.")] = None,
+    gpus: Annotated[str | None, _limit("GPU instances that its trainings hold at a time.")] = None,
     promised: Annotated[
-        str | None,
-        typer.Option(metavar="N|none", help="GPU instances for which its trainings have promised ends; else --gpus."),
+        str | None, _limit("GPU instances for which its trainings have promised ends; else --gpus.")
     ] = None,
-    weight: Annotated[
-        str | None,
-        typer.Option(metavar="N|none", help="Of its trainings in the queue: 2 counts their expected time half."),
-    ] = None,
+    weight: Annotated[str | None, _limit("Of its trainings in the queue: 2 counts their expected time half.")] = None,
     share: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|none",
-            help="What another training may cost one of its trainings that says nothing: 0.5 = half as much.",
-        ),
+        str | None, _limit("What another training may cost one of its trainings that says nothing: 0.5 = half as much.")
     ] = None,
     anyway: AnywayOption = False,
     output: OutputOption = Output.YAML,

@@ -6,28 +6,17 @@ from typing import Annotated, Any
 import typer
 
 from smore.cli import names
-from smore.cli.terminal import Column, Output, OutputOption, connected, moment, show
+from smore.cli.terminal import Column, Output, connected, list_alone, moment, show
 
 app = typer.Typer(help="Secrets of functions; alone: list their names.", invoke_without_command=True)
 
 
-def _list(output: Output) -> None:
+@list_alone(app, "List the names of secrets; their values are never shown.", "list")
+def list_secrets(output: Output) -> None:
     with connected() as client:
         secrets = client.secrets()
     columns: list[Column[Any]] = [("name", lambda s: s.name), ("set", lambda s: moment(s.updated_at))]
     show(secrets, columns, output)
-
-
-@app.callback()
-def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
-    if context.invoked_subcommand is None:
-        _list(output)
-
-
-@app.command("list")
-def list_(output: OutputOption = Output.TABLE) -> None:
-    """List the names of secrets; their values are never shown."""
-    _list(output)
 
 
 @app.command("set")

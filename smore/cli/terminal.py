@@ -188,16 +188,19 @@ def confirm(question: str, yes: bool) -> None:
         fail("nothing was changed")
 
 
-def list_alone(app: typer.Typer, help_: str) -> Callable[[Callable[[Output], None]], Callable[[Output], None]]:
-    """Make a function the list of its noun: what ``app`` does alone, and as ``ls`` with the help text ``help_``."""
+Listing = TypeVar("Listing", bound=Callable[[Output], object])
 
-    def register(list_: Callable[[Output], None]) -> Callable[[Output], None]:
+
+def list_alone(app: typer.Typer, help_: str, name: str = "ls") -> Callable[[Listing], Listing]:
+    """Make a function the list of its noun: what ``app`` does alone, and under ``name`` with the help text ``help_``."""
+
+    def register(list_: Listing) -> Listing:
         @app.callback()
         def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
             if context.invoked_subcommand is None:
                 list_(output)
 
-        @app.command("ls", help=help_)
+        @app.command(name, help=help_)
         def ls(output: OutputOption = Output.TABLE) -> None:
             list_(output)
 

@@ -7,7 +7,18 @@ from typing import Annotated, Any
 import typer
 
 from smore.cli import names
-from smore.cli.terminal import Column, Output, OutputOption, connected, moment, show, show_value, tell, write
+from smore.cli.terminal import (
+    Column,
+    Output,
+    OutputOption,
+    connected,
+    list_alone,
+    moment,
+    show,
+    show_value,
+    tell,
+    write,
+)
 
 app = typer.Typer(
     help="Arrivals that were recorded elsewhere, for forecasters; alone: list them.", invoke_without_command=True
@@ -82,7 +93,8 @@ def _name(file: Path) -> str:
     return accepted.lstrip(".-")[:128] or "trace.csv"
 
 
-def _list(output: Output) -> None:
+@list_alone(app, "What was imported, the newest first.", "list")
+def list_traces(output: Output) -> None:
     from smore_client import admin
 
     with connected() as client:
@@ -96,18 +108,6 @@ def _list(output: Output) -> None:
         ("functions", lambda t: ", ".join(f"{f.function} {f.arrivals}" for f in t.functions)),
     ]
     show(imported, columns, output, optional=("imported", "since"))
-
-
-@app.callback()
-def without_command(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
-    if context.invoked_subcommand is None:
-        _list(output)
-
-
-@app.command("list")
-def list_(output: OutputOption = Output.TABLE) -> None:
-    """What was imported, the newest first."""
-    _list(output)
 
 
 @app.command("remove")
