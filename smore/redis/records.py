@@ -10,6 +10,8 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
+
 from smore.domain.invocation import Encoding
 
 #: Name → field of the hash of an invocation. The short words are the format in Redis and do not change.
@@ -89,22 +91,22 @@ class InvocationRecord:
 
     id: str
     function: str
-    revision: int
-    state: str
-    cause: str
-    attempt: int
-    starts: int
-    gpu: str
-    arrival_us: int
-    deadline_us: int
-    claimed_us: int
-    started_us: int
-    finished_us: int
-    rows: int
+    revision: int = 0
+    state: str = ""
+    cause: str = ""
+    attempt: int = 0
+    starts: int = 0
+    gpu: str = ""
+    arrival_us: int = 0
+    deadline_us: int = 0
+    claimed_us: int = 0
+    started_us: int = 0
+    finished_us: int = 0
+    rows: int = 0
     accept: Encoding
-    trace: str
-    schedule_us: int
-    gate_us: int
+    trace: str = ""
+    schedule_us: int = 0
+    gate_us: int = 0
     lost_gpu: str = ""
     lost_us: int = 0
     bulk: bool = False
@@ -117,37 +119,8 @@ RECORD_FIELDS: Final = tuple(FIELDS[name] for name in _RECORD)
 
 def invocation_record(id_: str, raw: Sequence[bytes | None]) -> InvocationRecord | None:
     """The values of :data:`RECORD_FIELDS`; None where there is no such invocation."""
-    values = {name: value.decode() if value is not None else "" for name, value in zip(_RECORD, raw, strict=True)}
-    if not values["function"]:
-        return None
-
-    def number(name: str) -> int:
-        text = values[name]
-        return int(text) if text.isdigit() else 0
-
-    return InvocationRecord(
-        id=id_,
-        function=values["function"],
-        revision=number("revision"),
-        state=values["state"],
-        cause=values["cause"],
-        attempt=number("attempt"),
-        starts=number("starts"),
-        gpu=values["gpu"],
-        arrival_us=number("arrival_us"),
-        deadline_us=number("deadline_us"),
-        claimed_us=number("claimed_us"),
-        started_us=number("started_us"),
-        finished_us=number("finished_us"),
-        rows=number("rows"),
-        accept=Encoding(values["accept"]),
-        trace=values["trace"],
-        schedule_us=number("schedule_us"),
-        gate_us=number("gate_us"),
-        lost_gpu=values["lost_gpu"],
-        lost_us=number("lost_us"),
-        bulk=values["bulk"] == "1",
-    )
+    values = {name: value.decode() for name, value in zip(_RECORD, raw, strict=True) if value}
+    return msgspec.convert({"id": id_, **values}, InvocationRecord, strict=False) if "function" in values else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,58 +158,30 @@ def parse_replies(data: bytes) -> list[Reply]:
         end = start + int(data[position:start])
         head, _, result = data[start:end].partition(b"\n")
         values = dict(zip(REPLY, head.decode().split("|"), strict=True))
-        replies.append(
-            Reply(
-                id=values["id"],
-                state=values["state"],
-                cause=values["cause"],
-                attempt=int(values["attempt"]),
-                arrival_us=int(values["arrival_us"]),
-                claimed_us=int(values["claimed_us"]),
-                started_us=int(values["started_us"]),
-                finished_us=int(values["finished_us"]),
-                gpu=values["gpu"],
-                schedule_us=int(values["schedule_us"]),
-                deadline_us=int(values["deadline_us"]),
-                result=result,
-            )
-        )
+        replies.append(msgspec.convert({**values, "result": result}, Reply, strict=False))
         position = end
     return replies
 
 
 def reply_of(record: InvocationRecord, result: bytes) -> Reply:
     """The reply of an invocation that has ended."""
-    return Reply(
-        id=record.id,
-        state=record.state,
-        cause=record.cause,
-        attempt=record.attempt,
-        arrival_us=record.arrival_us,
-        claimed_us=record.claimed_us,
-        started_us=record.started_us,
-        finished_us=record.finished_us,
-        gpu=record.gpu,
-        schedule_us=record.schedule_us,
-        result=result,
-        deadline_us=record.deadline_us,
-    )
+    return Reply(**{name: getattr(record, name) for name in REPLY}, result=result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedInvocation:
     """An invocation as the leader reads it from a snapshot. ``attempt``: the last one, 0 = none yet."""
 
-    function: str
-    revision: int
-    id: str
-    attempt: int
-    arrival_us: int
-    deadline_us: int
-    rows: int
-    shape: str
-    alone: bool
-    bulk: bool
+    function: str = ""
+    revision: int = 0
+    id: str = ""
+    attempt: int = 0
+    arrival_us: int = 0
+    deadline_us: int = 0
+    rows: int = 1
+    shape: str = ""
+    alone: bool = False
+    bulk: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,30 +201,19 @@ LEASED: Final = (*QUEUED, "state", "gpu", "claimed_us", "started_us")
 
 def queued_invocation(raw: Sequence[bytes]) -> QueuedInvocation:
     """A row of :data:`QUEUED`, or of :data:`LEASED`; a value that is missing is '' there."""
-    values = dict(zip(QUEUED, (value.decode() for value in raw), strict=False))
-    return QueuedInvocation(
-        function=values["function"],
-        revision=int(values["revision"] or 0),
-        id=values["id"],
-        attempt=int(values["attempt"] or 0),
-        arrival_us=int(values["arrival_us"] or 0),
-        deadline_us=int(values["deadline_us"] or 0),
-        rows=int(values["rows"] or 1),
-        shape=values["shape"],
-        alone=values["alone"] == "1",
-        bulk=values["bulk"] == "1",
-    )
+    values = {name: value.decode() for name, value in zip(QUEUED, raw, strict=False) if value}
+    return msgspec.convert(values, QueuedInvocation, strict=False)
 
 
 def leased_invocation(raw: Sequence[bytes]) -> LeasedInvocation:
     """A row of :data:`LEASED`."""
-    values = dict(zip(LEASED, raw, strict=True))
+    state, gpu, claimed_us, started_us = (value.decode() for value in raw[len(QUEUED) :])
     return LeasedInvocation(
         waiting=queued_invocation(raw),
-        state=values["state"].decode(),
-        gpu=values["gpu"].decode(),
-        claimed_us=int(values["claimed_us"] or 0),
-        started_us=int(values["started_us"] or 0),
+        state=state,
+        gpu=gpu,
+        claimed_us=int(claimed_us or 0),
+        started_us=int(started_us or 0),
     )
 
 
