@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, cast
 
+import msgspec
 import redis
 import redis.asyncio
 
@@ -74,9 +75,9 @@ class AdmissionCheck:
     deadline_us: int
     needed_us: int
     promised_us: int
-    full: str
-    paused: Literal["", "function", "platform"]
     leader: Literal["asked", "many", "alone", "gate"]
+    full: str = ""
+    paused: Literal["", "function", "platform"] = ""
     limited: str = ""
     bound: float = 0.0
     after_us: int = 0
@@ -116,21 +117,8 @@ def _ask_call(question: Question, bounds: QueueSettings) -> Call:
 
 
 def _check(raw: Sequence[bytes]) -> AdmissionCheck:
-    values = dict(zip(CHECK, (value.decode() for value in raw), strict=True))
-    return AdmissionCheck(
-        now_us=int(values["now_us"]),
-        deadline_us=int(values["deadline_us"]),
-        needed_us=int(values["needed_us"]),
-        promised_us=int(values["promised_us"]),
-        full=values["full"],
-        paused=cast("Literal['', 'function', 'platform']", values["paused"]),
-        leader=cast("Literal['asked', 'many', 'alone', 'gate']", values["leader"]),
-        limited=values["limited"],
-        bound=float(values["bound"]),
-        after_us=int(values["after_us"]),
-        floor_us=int(values["floor_us"]),
-        quarantined=values["quarantined"] == "1",
-    )
+    values = {name: value.decode() for name, value in zip(CHECK, raw, strict=True) if value}
+    return msgspec.convert(values, AdmissionCheck, strict=False)
 
 
 def _log(submission: Submission, admitted: Admission) -> None:

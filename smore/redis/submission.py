@@ -1,8 +1,10 @@
 """A submission to the queue, and the admission gate's answer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
+
+import msgspec
 
 from smore.domain.invocation import Encoding
 from smore.domain.limits import NO_LIMITS, Limits
@@ -91,15 +93,6 @@ class Admission:
     alone_us: int = 0
 
 
-_KINDS: Final[Mapping[str, Callable[[bytes], Any]]] = {
-    **dict.fromkeys(ADMISSION, int),
-    **dict.fromkeys(("status", "known_id", "limit", "known_parts"), bytes.decode),
-    "bound": float,
-}
-#: Fields of an :class:`Admission` in the order of the answer, each with what reads it.
-_READERS: Final = tuple((name, _KINDS[name]) for name in ADMISSION)
-
-
 def gate_arguments(max_function_pending: int, bounds: QueueSettings, limits: Limits) -> dict[str, Arg]:
     """The arguments that the admission gate checks: bounds of the queue, limits of the project ('' = none)."""
 
@@ -183,5 +176,5 @@ def together(submissions: Sequence[Submission]) -> list[list[int]]:
 def admission(raw: Sequence[bytes]) -> Admission:
     """The answer of ``enqueue``."""
     # A value that is missing is '', and all are where it was accepted.
-    values = {name: convert(value) for (name, convert), value in zip(_READERS, raw, strict=False) if value}
-    return Admission(**values)
+    values = {name: value.decode() for name, value in zip(ADMISSION, raw, strict=False) if value}
+    return msgspec.convert(values, Admission, strict=False)
