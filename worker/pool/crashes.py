@@ -6,6 +6,7 @@ workers (smore/redis/quarantine.py). Used by the pool's batches and loads.
 import math
 import signal
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from smore.domain.invocation import Cause
@@ -34,6 +35,7 @@ CRASH_STATUSES: Final = frozenset(
 )
 
 
+@dataclass(eq=False, kw_only=True)
 class Crashes:
     """
     The quarantine of one worker and what leads into it. ``faulted`` is called with (function, revision, culprit, cause)
@@ -42,21 +44,14 @@ class Crashes:
     The quarantine is guarded by the pool's lock, which every method takes itself unless it says otherwise.
     """
 
-    def __init__(
-        self,
-        *,
-        residents: Residents,
-        health: DeviceHealth,
-        faulted: Callable[[str, int, str, Cause], None],
-    ) -> None:
-        self._residents = residents
-        self._health = health
-        self._faulted = faulted
-        self._quarantine = Quarantine()
+    residents: Residents
+    health: DeviceHealth
+    faulted: Callable[[str, int, str, Cause], None]
+    _quarantine: Quarantine = field(default_factory=Quarantine, init=False)
 
     def refuse_quarantined(self, key: Key) -> None:
         """With the lock held. Raises Quarantined."""
-        left_s = self._quarantine.holds(key, self._residents.clock())
+        left_s = self._quarantine.holds(key, self.residents.clock())
         if left_s == math.inf:
             raise Quarantined(
                 f"{key[0]}@{key[1]} is shut out everywhere after faults of a device, until it is lifted or deployed"
@@ -69,18 +64,18 @@ class Crashes:
 
     def quarantines(self, key: Key) -> bool:
         """With the lock held: whether the revision is quarantined here or everywhere."""
-        return self._quarantine.holds(key, self._residents.clock()) > 0
+        return self._quarantine.holds(key, self.residents.clock()) > 0
 
     def quarantined(self) -> list[str]:
         """``function@revision`` of all that are quarantined here or everywhere."""
-        with self._residents.lock:
-            return [f"{function}@{revision}" for function, revision in self._quarantine.all(self._residents.clock())]
+        with self.residents.lock:
+            return [f"{function}@{revision}" for function, revision in self._quarantine.all(self.residents.clock())]
 
     def quarantine_everywhere(self, revisions: Iterable[Key]) -> None:
         """These, and only these, are quarantined on all workers."""
-        with self._residents.lock:
+        with self.residents.lock:
             if self._quarantine.set_everywhere(revisions):
-                self._residents.announce()
+                self.residents.announce()
 
     def succeeded(self, key: Key) -> None:
         """A run came to its end: earlier crashes of the revision do not count any more. Needs no lock."""
@@ -91,22 +86,22 @@ class Crashes:
         User code ended its runner, or ``broke`` the protocol, for which its runner was ended. ``culprit``: the id of
         the invocation. Nobody is blamed while the device is at fault.
         """
-        observability.RUNNER_DEATHS.labels(instance.function, self._residents.gpu, cause.value).inc()
-        if self._health.failed():
+        observability.RUNNER_DEATHS.labels(instance.function, self.residents.gpu, cause.value).inc()
+        if self.health.failed():
             return
         self._count(instance, culprit)
         if broke or cause in (Cause.OUT_OF_MEMORY, Cause.CONTEXT_LOST) or runner.status in CRASH_STATUSES:
-            self._faulted(instance.function, instance.revision, culprit, cause)
+            self.faulted(instance.function, instance.revision, culprit, cause)
 
     def in_load(self, instance: Instance, runner: Runner, fault: Cause | None) -> None:
         """A runner ended while it was loaded or moved. ``fault``: what that counts as over all workers, None = nothing."""
-        observability.RUNNER_DEATHS.labels(instance.function, self._residents.gpu, Cause.LOAD_FAILED.value).inc()
-        if self._health.failed():
+        observability.RUNNER_DEATHS.labels(instance.function, self.residents.gpu, Cause.LOAD_FAILED.value).inc()
+        if self.health.failed():
             return
         culprit = f"load of runner {runner.pid}"
         self._count(instance, culprit)
         if fault is not None:
-            self._faulted(instance.function, instance.revision, culprit, fault)
+            self.faulted(instance.function, instance.revision, culprit, fault)
 
     def while_idle(self, instance: Instance, runner: Runner) -> None:
         """The runner of an idle instance ended by itself: counted in metrics alone."""
@@ -117,11 +112,11 @@ class Crashes:
             pid=runner.pid,
             status=runner.status,
         )
-        observability.RUNNER_DEATHS.labels(instance.function, self._residents.gpu, Cause.CRASHED.value).inc()
+        observability.RUNNER_DEATHS.labels(instance.function, self.residents.gpu, Cause.CRASHED.value).inc()
 
     def _count(self, instance: Instance, culprit: str) -> None:
-        with self._residents.lock:
-            begins = self._quarantine.crashed(instance.key, culprit, self._residents.clock())
-            self._residents.announce()
+        with self.residents.lock:
+            begins = self._quarantine.crashed(instance.key, culprit, self.residents.clock())
+            self.residents.announce()
         if begins:
             log.warning("quarantined", function=instance.function, revision=instance.revision)

@@ -6,7 +6,7 @@ ends, its instance is either ready or out of the pool with its memory back, and 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from smore.domain.function import FunctionSpec
@@ -51,39 +51,29 @@ class Supplies:
     results: Results
 
 
+@dataclass(eq=False, kw_only=True)
 class Loader:
     """
     Every method is called without the pool's lock, takes it where it changes an instance, and never holds it while it
     waits for a process.
     """
 
-    def __init__(
-        self,
-        *,
-        residents: Residents,
-        device: Device,
-        health: DeviceHealth,
-        standby: Standby,
-        crashes: Crashes,
-        activity: Activity,
-        supplies: Supplies,
-    ) -> None:
-        self._residents = residents
-        self._device = device
-        self._health = health
-        self._standby = standby
-        self._crashes = crashes
-        self._activity = activity
-        self._supplies = supplies
-        #: Revisions whose handlers name nothing that can be moved to host memory. Only ever grows; needs no lock.
-        self._unparkable: set[Key] = set()
+    residents: Residents
+    device: Device
+    health: DeviceHealth
+    standby: Standby
+    crashes: Crashes
+    activity: Activity
+    supplies: Supplies
+    #: Revisions whose handlers name nothing that can be moved to host memory. Only ever grows; needs no lock.
+    _unparkable: set[Key] = field(default_factory=set, init=False)
 
     # ---- loads -------------------------------------------------------------------------------------------------------
 
     def runtime(self, function: str, spec: FunctionSpec) -> RuntimeEnvironment:
         """What an uploaded function runs on, the caller's to close; may take minutes. Raises LoadFailed, Unservable."""
         try:
-            return self._supplies.runtime_of(function, spec)
+            return self.supplies.runtime_of(function, spec)
         except RuntimeFailed as error:
             raise LoadFailed(str(error)) from error
         except RuntimeUnavailable as error:
@@ -133,36 +123,36 @@ class Loader:
         """In the standby runner or a new one. Raises LoadFailed, Unservable and what a runner raises."""
         spec, runtime = instance.spec, instance.runtime
         # One that declares no memory of the device gets none of it: neither it nor a standby runner's context.
-        device = self._device.handler_device if spec.memory_mib else "cpu"
+        device = self.device.handler_device if spec.memory_mib else "cpu"
         runner = instance.runner = (
-            self._take_runner() if device == self._device.handler_device else self._supplies.zygote.fork()
+            self._take_runner() if device == self.device.handler_device else self.supplies.zygote.fork()
         )
         request = Load(
             entrypoint=spec.entrypoint,
             device=device,
             memory_mib=spec.memory_mib,
-            results=self._supplies.results,
+            results=self.supplies.results,
             label=instance.label,
             folder=str(runtime.folder) if runtime is not None else "",
             environment=str(runtime.environment) if runtime is not None and runtime.environment is not None else "",
-            secrets=dict(self._supplies.secrets_of(instance.function, spec)),
+            secrets=dict(self.supplies.secrets_of(instance.function, spec)),
             max_batch=spec.max_batch,
         )
         loaded = runner.load(request, max(LOAD_S, spec.timeout_s))
         if spec.precedence:
-            self._supplies.prefer(runner.pid)
+            self.supplies.prefer(runner.pid)
         return runner, loaded
 
     def _take_runner(self) -> Runner:
-        runner = self._standby.take()
+        runner = self.standby.take()
         if runner is not None and not runner.ended.is_set():
             return runner
-        return self._supplies.zygote.fork()
+        return self.supplies.zygote.fork()
 
     def _restore(self, instance: Instance) -> tuple[Runner, Loaded] | None:
         """None where its revision is not parked, or where moving it back failed: then it is loaded anew."""
-        with self._residents.lock:
-            parked = self._residents.parked.take(instance.key)
+        with self.residents.lock:
+            parked = self.residents.parked.take(instance.key)
         if parked is None:
             return None
         assert parked.runner is not None
@@ -177,7 +167,7 @@ class Loader:
             return None
         except BadFrame as error:
             log.warning("not restored", function=instance.label, error=str(error))
-            self._crashes.in_load(instance, parked.runner, Cause.CRASHED)
+            self.crashes.in_load(instance, parked.runner, Cause.CRASHED)
             parked.runner.end()
             return None
         instance.runner, instance.lifecycle.host, instance.used = parked.runner, True, True
@@ -185,7 +175,7 @@ class Loader:
 
     def _ready(self, instance: Instance, runner: Runner, loaded: Loaded, then: WarmState) -> None:
         phases = {**instance.runtime.phases, **loaded.phases} if instance.runtime is not None else loaded.phases
-        residents = self._residents
+        residents = self.residents
         with residents.lock:
             instance.memory_mib = max(loaded.memory_mib, instance.memory_mib)
             instance.used_at = instance.loaded_at = residents.clock()
@@ -222,8 +212,8 @@ class Loader:
     def _refused(self, instance: Instance, error: RunnerFailed) -> LoadFailed | Unservable:
         """The load was answered with an error: whether that is the handler's doing."""
         if reason := self._device_reason(error):
-            return Unservable(f"Nothing can run on {self._residents.gpu}: {reason}")
-        if error.cause is Cause.DEVICE_FULL and self._health.full(instance):
+            return Unservable(f"Nothing can run on {self.residents.gpu}: {reason}")
+        if error.cause is Cause.DEVICE_FULL and self.health.full(instance):
             return Unservable(f"Others have taken the device's memory. {error}")
         if error.cause is Cause.CONTEXT_LOST:
             self._blame(instance, error.cause)
@@ -232,12 +222,12 @@ class Loader:
 
     def _device_reason(self, error: RunnerFailed) -> str:
         """Why the device is at fault for a failed load, '' = it is not."""
-        if self._device.handler_device == "cpu":
+        if self.device.handler_device == "cpu":
             return ""
-        if not self._health.failed() and names_no_device(error):
+        if not self.health.failed() and names_no_device(error):
             # Its handler may say that, but not a process without one.
-            self._standby.make()
-        return self._health.reason()
+            self.standby.make()
+        return self.health.reason()
 
     def _died(self, instance: Instance, error: RunnerDied) -> LoadFailed | Unservable:
         """The runner has ended during the load."""
@@ -255,14 +245,14 @@ class Loader:
 
     def _blame(self, instance: Instance, fault: Cause | None) -> None:
         assert instance.runner is not None
-        self._crashes.in_load(instance, instance.runner, fault)
+        self.crashes.in_load(instance, instance.runner, fault)
 
     def _fail(self, instance: Instance, failure: LoadFailed | Unservable) -> NoReturn:
         """End the process of a failed load, tell those who wait for it, raise."""
         if instance.runner is not None:
             instance.runner.end()
-        with self._residents.lock:
-            self._residents.loading -= 1
+        with self.residents.lock:
+            self.residents.loading -= 1
             instance.failure = failure
         self.drop(instance, Ending.FAILED)
         raise failure
@@ -279,20 +269,20 @@ class Loader:
         """Unload idle and parked instances; their memory is back on return."""
         for instance in going:
             assert instance.runner is not None
-            with self._activity.working():
+            with self.activity.working():
                 instance.runner.unload()
             self.drop(instance, ending)
 
     def bury(self, instance: Instance) -> None:
         """Wait for the end of an idle instance whose process was killed for its memory."""
         assert instance.runner is not None
-        with self._activity.working():
+        with self.activity.working():
             instance.runner.end()
         self.drop(instance, Ending.EVICTED)
 
     def drop(self, instance: Instance, ending: Ending) -> None:
         """Its process has ended: take it out of the pool. Does nothing where that was done before."""
-        residents = self._residents
+        residents = self.residents
         with residents.lock:
             removed = residents.remove(instance, ending) or residents.parked.remove(instance)
             residents.announce()
@@ -308,11 +298,11 @@ class Loader:
         has ended.
         """
         assert instance.runner is not None
-        residents = self._residents
+        residents = self.residents
         if not residents.parked.most_mib or instance.key in self._unparkable:
             return False
         try:
-            with self._activity.working():
+            with self.activity.working():
                 host_mib = instance.runner.park(PARK_S).host_mib
         except RunnerFailed as error:
             # Want of memory passes; that there is nothing to move does not.
@@ -327,7 +317,7 @@ class Loader:
             log.warning("not parked", function=instance.label, error=str(error))
             self._blame(instance, Cause.CRASHED)
             return False
-        left_mib = self._device.runner_memory_mib(instance.runner.pid) or 0.0
+        left_mib = self.device.runner_memory_mib(instance.runner.pid) or 0.0
         with residents.lock:
             fits = not residents.closed and host_mib <= residents.parked.most_mib
             if not fits or not residents.remove(instance, Ending.PARKED):

@@ -7,6 +7,7 @@ What goes is killed, not unloaded: unloading takes time that training may not ha
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from smore.domain.invocation import Cause
@@ -27,6 +28,7 @@ log = observability.logger(__name__)
 _CONTEXT_GROWTH_MIB: Final = 512.0
 
 
+@dataclass(eq=False, kw_only=True)
 class Relief:
     """
     Decides which instances go for training, and kills them. ``beyond_mib`` as in :class:`worker.pool.pool.Pool`.
@@ -35,26 +37,14 @@ class Relief:
     is an argument, is what each instance was measured to hold, MiB by its ``id()``.
     """
 
-    def __init__(
-        self,
-        *,
-        residents: Residents,
-        device: Device,
-        memory: Memory,
-        eviction: Eviction,
-        standby: Standby,
-        loader: Loader,
-        trainings: Trainings,
-        beyond_mib: float,
-    ) -> None:
-        self._residents = residents
-        self._device = device
-        self._memory = memory
-        self._eviction = eviction
-        self._standby = standby
-        self._loader = loader
-        self._trainings = trainings
-        self._beyond_mib = beyond_mib
+    residents: Residents
+    device: Device
+    memory: Memory
+    eviction: Eviction
+    standby: Standby
+    loader: Loader
+    trainings: Trainings
+    beyond_mib: float
 
     def relieve(self) -> list[Instance]:
         """
@@ -64,13 +54,13 @@ class Relief:
         ones go, least recently used first, then the standby runner, then running and loading ones, the one furthest
         above its declaration first. Without a job only idle ones make room.
         """
-        residents = self._residents
+        residents = self.residents
         with residents.lock:
             seen = [instance for instance in residents if instance.runner is not None]
-        held = {id(instance): self._memory.quick_mib(instance) for instance in seen}
+        held = {id(instance): self.memory.quick_mib(instance) for instance in seen}
         with residents.lock:
-            self._memory.take_driver_figures(seen)
-            if self._trainings.growing():
+            self.memory.take_driver_figures(seen)
+            if self.trainings.growing():
                 residents.upkeep.notify()
             parked = residents.parked.staying() if self._short_mib(seen, held, ()) > 0 else []
             for instance in parked:
@@ -78,18 +68,18 @@ class Relief:
             going = self._greedy(seen, held)
             coming_mib = sum(held[id(instance)] for instance in going) + sum(instance.memory_mib for instance in parked)
             going += self._make_free(seen, held, coming_mib)
-            short = self._standby.runner is not None and self._short_mib(seen, held, going) > 0
-            standby = self._standby.give_up() if short and self._trainings.owed_mib() else None
+            short = self.standby.runner is not None and self._short_mib(seen, held, going) > 0
+            standby = self.standby.give_up() if short and self.trainings.owed_mib() else None
             if going or standby is not None:
                 residents.changed()
         if standby is not None:
             standby.kill()
-            threading.Thread(target=self._standby.end, args=(standby,), name="evict", daemon=True).start()
+            threading.Thread(target=self.standby.end, args=(standby,), name="evict", daemon=True).start()
         for instance in (*parked, *going):
             assert instance.runner is not None
             instance.runner.kill()
             if instance.state is WarmState.IDLE:
-                threading.Thread(target=self._loader.bury, args=(instance,), name="evict", daemon=True).start()
+                threading.Thread(target=self.loader.bury, args=(instance,), name="evict", daemon=True).start()
         return going
 
     def _greedy(self, seen: Sequence[Instance], held: dict[int, float]) -> list[Instance]:
@@ -98,7 +88,7 @@ class Relief:
         for instance in seen:
             assert instance.runner is not None
             if self._exceeds(instance, held[id(instance)]):
-                held[id(instance)] = self._memory.exact_mib(instance)
+                held[id(instance)] = self.memory.exact_mib(instance)
             exceeds = self._exceeds(instance, held[id(instance)])
             if not instance.evicted and (exceeds or instance.runner.exhausted()):
                 log.warning(
@@ -109,8 +99,8 @@ class Relief:
         return going
 
     def _exceeds(self, instance: Instance, held_mib: float) -> bool:
-        cpu = self._device.handler_device == "cpu"
-        beyond_mib = self._beyond_mib if cpu else self._standby.context_mib + _CONTEXT_GROWTH_MIB
+        cpu = self.device.handler_device == "cpu"
+        beyond_mib = self.beyond_mib if cpu else self.standby.context_mib + _CONTEXT_GROWTH_MIB
         return held_mib > instance.spec.memory_mib + beyond_mib
 
     def _short_mib(self, seen: Sequence[Instance], held: Mapping[int, float], gone: Iterable[Instance]) -> float:
@@ -120,13 +110,13 @@ class Relief:
         Free is what the device, or on a CPU partition the machine, has left for anybody, and what is left of the
         partition's own share.
         """
-        owed_mib = self._trainings.owed_mib()
-        jobs_hold_mib = self._trainings.memory_mib() - owed_mib
+        owed_mib = self.trainings.owed_mib()
+        jobs_hold_mib = self.trainings.memory_mib() - owed_mib
         functions_mib = (
-            self._standby.memory_mib + self._residents.parked.memory_mib + sum(held[id(instance)] for instance in seen)
+            self.standby.memory_mib + self.residents.parked.memory_mib + sum(held[id(instance)] for instance in seen)
         )
-        free_mib = self._device.memory_total_mib - jobs_hold_mib - functions_mib
-        really_free_mib = self._device.free_mib()
+        free_mib = self.device.memory_total_mib - jobs_hold_mib - functions_mib
+        really_free_mib = self.device.free_mib()
         if really_free_mib is not None:
             free_mib = min(free_mib, really_free_mib)
         # What is on its way out is free in a moment.
@@ -139,15 +129,15 @@ class Relief:
         short_mib = self._short_mib(seen, held, ()) - coming_mib
         staying = [instance for instance in seen if not instance.evicted]
         # Instances compare by identity.
-        idle = [instance for instance in self._eviction.evictable() if instance in staying]
+        idle = [instance for instance in self.eviction.evictable() if instance in staying]
         at_work = sorted(
             (instance for instance in staying if instance.state is not WarmState.IDLE),
             key=lambda instance: instance.spec.memory_mib - held[id(instance)],
         )
         going = []
-        for instance in (*idle, *(at_work if self._trainings.owed_mib() else ())):
+        for instance in (*idle, *(at_work if self.trainings.owed_mib() else ())):
             # The standby runner goes before anything that works.
-            kept_mib = 0.0 if instance.state is WarmState.IDLE else self._standby.memory_mib
+            kept_mib = 0.0 if instance.state is WarmState.IDLE else self.standby.memory_mib
             if short_mib - kept_mib <= 0:
                 break
             log.warning(

@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from smore.messages import stream
@@ -17,34 +18,32 @@ from worker.pool.standby import Standby
 _RUNS: Final = 50
 
 
+@dataclass(eq=False, kw_only=True)
 class Status:
     """
     The pool as its reports see it. Every method takes the pool's lock for a moment, so each answer is consistent in
     itself and two answers may differ by what happened between them.
     """
 
-    def __init__(
-        self, *, residents: Residents, memory: Memory, standby: Standby, crashes: Crashes, eviction: Eviction
-    ) -> None:
-        self._eviction = eviction
-        self._residents = residents
-        self._memory = memory
-        self._standby = standby
-        self._crashes = crashes
-        #: Seconds of a revision's last runs.
-        self._runs_s: dict[Key, deque[float]] = {}
+    residents: Residents
+    memory: Memory
+    standby: Standby
+    crashes: Crashes
+    eviction: Eviction
+    #: Seconds of a revision's last runs.
+    _runs_s: dict[Key, deque[float]] = field(default_factory=dict, init=False)
 
     def ran(self, key: Key, seconds: float) -> None:
         """Note how long a run of a revision took, from its begin to its end: nothing could have stopped it meanwhile."""
-        with self._residents.lock:
+        with self.residents.lock:
             self._runs_s.setdefault(key, deque(maxlen=_RUNS)).append(seconds)
 
     def warm(self) -> list[WarmInstance]:
         """The instances that load, are idle or busy, without those that leave."""
-        residents = self._residents
+        residents = self.residents
         now = residents.clock()
         with residents.lock:
-            held = self._eviction.held()
+            held = self.eviction.held()
             return [
                 WarmInstance(
                     function=instance.function,
@@ -62,7 +61,7 @@ class Status:
 
     def parked(self) -> list[ParkedInstance]:
         """The parked instances, without those that a load which has begun will come out of."""
-        residents = self._residents
+        residents = self.residents
         with residents.lock:
             coming = Counter(instance.key for instance in residents if instance.runner is None)
             parked = []
@@ -77,34 +76,34 @@ class Status:
         What the stream is to learn of instances, the same again until :meth:`acknowledge` takes it: those that came,
         were first used or ended, and each one a while after its last event.
         """
-        residents = self._residents
+        residents = self.residents
         with residents.lock:
             living = ((instance.lifecycle, instance.memory_mib) for instance in residents)
             return residents.lifecycles.due(residents.gpu, residents.clock(), living)
 
     def acknowledge(self, events: Sequence[stream.Warmed]) -> None:
         """These have reached the stream."""
-        residents = self._residents
+        residents = self.residents
         with residents.lock:
             residents.lifecycles.acknowledge(events, residents.clock())
 
     def memory_used_mib(self) -> float:
         """Of the device, by all instances, the parked ones and the standby runner."""
-        with self._residents.lock:
-            return self._memory.used_mib()
+        with self.residents.lock:
+            return self.memory.used_mib()
 
     def context_mib(self) -> float:
         """What a process takes of the device before it computes anything; 0 where none is counted."""
-        with self._residents.lock:
-            return self._standby.context_mib
+        with self.residents.lock:
+            return self.standby.context_mib
 
     def runners(self) -> list[int]:
         """Process numbers of all runners: of instances, parked ones and the standby runner."""
-        residents = self._residents
+        residents = self.residents
         with residents.lock:
             runners = [instance.runner for instance in (*residents, *residents.parked)]
-            return [runner.pid for runner in (*runners, self._standby.runner) if runner is not None]
+            return [runner.pid for runner in (*runners, self.standby.runner) if runner is not None]
 
     def quarantined(self) -> list[str]:
         """``function@revision`` of all that are quarantined here or everywhere."""
-        return self._crashes.quarantined()
+        return self.crashes.quarantined()

@@ -6,6 +6,7 @@ Runs a round about once a second, and at once when :attr:`Residents.upkeep` is n
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from smore.process import observability
@@ -22,29 +23,20 @@ ROUND_S: Final = 1.0
 _JOIN_S: Final = 10.0
 
 
+@dataclass(eq=False, kw_only=True)
 class Upkeep:
     """
     ``window_over`` as in :class:`worker.pool.pool.Pool`. Chooses with the pool's lock held, acts without it. The thread
     ends with the round after the pool is closed.
     """
 
-    def __init__(
-        self,
-        *,
-        residents: Residents,
-        memory: Memory,
-        eviction: Eviction,
-        standby: Standby,
-        loader: Loader,
-        window_over: Callable[[], object],
-    ) -> None:
-        self._residents = residents
-        self._memory = memory
-        self._eviction = eviction
-        self._standby = standby
-        self._loader = loader
-        self._window_over = window_over
-        self._thread: threading.Thread | None = None
+    residents: Residents
+    memory: Memory
+    eviction: Eviction
+    standby: Standby
+    loader: Loader
+    window_over: Callable[[], object]
+    _thread: threading.Thread | None = field(default=None, init=False)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="pool", daemon=True)
@@ -56,7 +48,7 @@ class Upkeep:
             self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
-        residents = self._residents
+        residents = self.residents
         while True:
             with residents.lock:
                 if residents.closed:
@@ -66,26 +58,26 @@ class Upkeep:
                 memory_mib = sum(instance.memory_mib for instance in residents)
                 observability.RESIDENT_BYTES.labels(residents.gpu).set(memory_mib * 2**20)
                 if not residents.closed:
-                    residents.upkeep.wait(max(0.005, min([ROUND_S, *self._eviction.next_end_s()])))
+                    residents.upkeep.wait(max(0.005, min([ROUND_S, *self.eviction.next_end_s()])))
 
     def round(self) -> None:
         """
         Do all that is due now. Work for the device waits for the end of a closed window, and counts as functions'.
         """
-        with self._residents.lock:
-            expired = self._eviction.expire()
-            forgotten = self._residents.parked.due(self._residents.clock())
-            crowded, standby = self._eviction.crowded_out()
-            measured = self._memory.to_measure()
-            standby_due = self._standby.due()
+        with self.residents.lock:
+            expired = self.eviction.expire()
+            forgotten = self.residents.parked.due(self.residents.clock())
+            crowded, standby = self.eviction.crowded_out()
+            measured = self.memory.to_measure()
+            standby_due = self.standby.due()
         if expired or forgotten or crowded or standby is not None or standby_due:
-            self._window_over()
-        self._loader.let_go(expired, Ending.KEEP_ALIVE)
-        self._loader.unload(forgotten, Ending.KEEP_ALIVE)
-        self._loader.let_go(crowded, Ending.EVICTED)
+            self.window_over()
+        self.loader.let_go(expired, Ending.KEEP_ALIVE)
+        self.loader.unload(forgotten, Ending.KEEP_ALIVE)
+        self.loader.let_go(crowded, Ending.EVICTED)
         if standby is not None:
-            self._standby.end(standby)
+            self.standby.end(standby)
         for instance in measured:
-            self._memory.measure(instance)
+            self.memory.measure(instance)
         if standby_due:
-            self._standby.make()
+            self.standby.make()

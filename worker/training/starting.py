@@ -7,6 +7,7 @@ away, the rank 0 of another worker late, storage slow.
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import redis
@@ -36,6 +37,7 @@ class Unwanted(Exception):
     """The rank is not wanted any more."""
 
 
+@dataclass(eq=False, kw_only=True)
 class Starting:
     """
     ``secrets_of`` gives secrets of a project by name; it raises ValueError where one does not exist or cannot be opened,
@@ -43,24 +45,13 @@ class Starting:
     this worker reports them. Immutable, needs no lock.
     """
 
-    def __init__(
-        self,
-        *,
-        checkpoints: Checkpoints,
-        rendezvous: Rendezvous,
-        secrets_of: Callable[[str, Sequence[str]], Mapping[str, str]],
-        reports: Callable[[], Sequence[Report]],
-        node: str,
-        address: str,
-        visible: str,
-    ) -> None:
-        self._checkpoints = checkpoints
-        self._rendezvous = rendezvous
-        self._secrets_of = secrets_of
-        self._reports = reports
-        self._node = node
-        self._address = address
-        self._visible = visible
+    checkpoints: Checkpoints
+    rendezvous: Rendezvous
+    secrets_of: Callable[[str, Sequence[str]], Mapping[str, str]]
+    reports: Callable[[], Sequence[Report]]
+    node: str
+    address: str
+    visible: str
 
     def secrets(self, command: StartJob, wanted: Callable[[], bool]) -> Mapping[str, str]:
         """The values of the command's secrets, by variable. Raises Refused, Unwanted."""
@@ -69,7 +60,7 @@ class Starting:
             return {}
         names = sorted(set(secrets.values()))
         try:
-            values = _patiently(lambda: self._secrets_of(command.project, names), wanted, "its secrets cannot be read")
+            values = _patiently(lambda: self.secrets_of(command.project, names), wanted, "its secrets cannot be read")
         except ValueError as error:
             raise RankRefused(str(error)) from error
         return {variable: values[name] for variable, name in secrets.items()}
@@ -79,7 +70,7 @@ class Starting:
         What the platform tells a rank, by variable; rank 0 is told where the others find it before they are, and its
         checkpoints lie there by then. Raises Refused, Unwanted, OSError.
         """
-        folder = self._checkpoints.make(
+        folder = self.checkpoints.make(
             command.id, command.attempt, command.seed_attempt, seed=command.rank == 0
         ).resolve()
         meeting = self._meet(command, wanted)
@@ -103,14 +94,14 @@ class Starting:
     def _meet(self, command: StartJob, wanted: Callable[[], bool]) -> Meeting:
         at_home = command.local_world == command.world
         if command.rank == 0:
-            own = Meeting(_LOOPBACK if at_home else self._address, _free_port())
+            own = Meeting(_LOOPBACK if at_home else self.address, _free_port())
             if command.world == 1:
                 return own
             return _patiently(
-                lambda: self._rendezvous.open(command.id, command.attempt, own), wanted, "Redis does not answer"
+                lambda: self.rendezvous.open(command.id, command.attempt, own), wanted, "Redis does not answer"
             )
         return _patiently(
-            lambda: self._rendezvous.find(command.id, command.attempt), wanted, "rank 0 has not begun on its worker"
+            lambda: self.rendezvous.find(command.id, command.attempt), wanted, "rank 0 has not begun on its worker"
         )
 
     def _devices(self, command: StartJob, wanted: Callable[[], bool]) -> str:
@@ -118,11 +109,11 @@ class Starting:
         The devices of this node's ranks in their order, so that LOCAL_RANK is the number of a rank's own: loops call
         ``torch.cuda.set_device(LOCAL_RANK)``.
         """
-        if not self._visible or command.local_world == 1:
-            return self._visible
+        if not self.visible or command.local_world == 1:
+            return self.visible
 
         def devices() -> str | None:
-            here = {report.gpu: report.visible for report in self._reports() if report.node == self._node}
+            here = {report.gpu: report.visible for report in self.reports() if report.node == self.node}
             names = [here[gpu] for gpu in command.gpus if gpu in here]
             return ",".join(names) if len(names) == command.local_world else None
 
