@@ -587,6 +587,12 @@ _BINARY = {
     "minimum": 0,
     "description": "Bytes after the JSON that are this tensor; then there is no `data`",
 }
+_WHOLE = _object(
+    ("name", "shape", "datatype"),
+    **_TENSOR,
+    parameters=_object((), binary_data_size=_BINARY),
+    data={"type": "array", "items": {}},
+)
 _REQUEST = _object(
     ("inputs",),
     id=_ID,
@@ -595,12 +601,7 @@ _REQUEST = _object(
         "type": "array",
         "minItems": 1,
         "description": "The tensors, each with its data or with the number of its bytes behind the JSON",
-        "items": _object(
-            ("name", "shape", "datatype"),
-            **_TENSOR,
-            parameters=_object((), binary_data_size=_BINARY),
-            data={"type": "array", "items": {}},
-        ),
+        "items": _WHOLE,
     },
     outputs={
         "type": "array",
@@ -617,12 +618,7 @@ _ANSWER = _object(
     outputs={
         "type": "array",
         "description": "The tensors that the function returned",
-        "items": _object(
-            ("name", "shape", "datatype"),
-            **_TENSOR,
-            parameters=_object((), binary_data_size=_BINARY),
-            data={"type": "array", "items": {}},
-        ),
+        "items": _WHOLE,
     },
 )
 _BYTES_BODY = {

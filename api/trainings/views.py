@@ -244,24 +244,16 @@ def expected(job: PublishedJob, say: Say) -> schemas.Expected:
 def _expected(job: PublishedJob, say: Say) -> dict[str, Any]:
     start_at, start_late_at = job.start_at or (None, None)
     end_at, end_late_at = job.end_at or (None, None)
-    return {
-        "place": job.place,
-        "gpus": list(job.gpus),
-        "start_at": _moment(start_at),
-        "start_late_at": _moment(start_late_at),
-        "end_at": _moment(end_at),
-        "end_late_at": _moment(end_late_at),
-        "length_s": job.length_s,
-        "length_90_s": job.length_90_s,
-        "source": job.source,
-        "waited_s": job.waited_s,
-        "why": job.why,
-        "message": say(job.message),
-        "beside": list(job.beside),
-        "guest": job.guest,
-        "promised_by": _moment(job.promised),
-        "at_risk": job.at_risk or None,
-    }
+    return schemas.Expected.row(
+        job,
+        start_at=_moment(start_at),
+        start_late_at=_moment(start_late_at),
+        end_at=_moment(end_at),
+        end_late_at=_moment(end_late_at),
+        message=say(job.message),
+        promised_by=_moment(job.promised),
+        at_risk=job.at_risk or None,
+    )
 
 
 def queue(

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -144,6 +144,7 @@ class ForecastResult:
     seconds: float = 0.0
 
 
+@dataclass(eq=False)
 class Foresight:
     """
     The forecasts of one platform. ``paper``: the functions that use LS-LSTM.
@@ -151,52 +152,43 @@ class Foresight:
     Raises SQLAlchemy's OperationalError while Postgres is away, and redis-py's error while Redis is away.
     """
 
-    def __init__(
-        self,
-        history: History,
-        published: PublishedForecasts,
-        knobs: PrewarmSettings,
-        *,
-        toolkit: ForecastToolkit,
-        paper: Callable[[], Collection[str]],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._history = history
-        self._published = published
-        self._knobs = knobs
-        self._toolkit = toolkit
-        self._paper = paper
-        self._clock = clock
+    history: History
+    published: PublishedForecasts
+    knobs: PrewarmSettings
+    _: KW_ONLY
+    toolkit: ForecastToolkit
+    paper: Callable[[], Collection[str]]
+    clock: Callable[[], float] = time.time
 
     def fit(self, *, asked: bool) -> ForecastResult:
         """Fit on counted and imported arrivals if ``asked`` or if a fit is due, and if there are enough minutes."""
-        began, now = time.perf_counter(), self._clock()
-        newest, lesson = self._history.newest(), self._published.lesson()
-        past = self._history.past(now - SPAN_MIN * MINUTE_S, now)
+        began, now = time.perf_counter(), self.clock()
+        newest, lesson = self.history.newest(), self.published.lesson()
+        past = self.history.past(now - SPAN_MIN * MINUTE_S, now)
         self._publish_counts(past, lesson)
-        self._published.learned(lesson)
+        self.published.learned(lesson)
         unchanged = newest is not None and newest.manifest.get("lesson", 0) == lesson
-        if newest is not None and unchanged and not asked and now - newest.created_at < self._knobs.refit_s:
+        if newest is not None and unchanged and not asked and now - newest.created_at < self.knobs.refit_s:
             # Redis may have lost the version.
-            self._published.use_model(newest.version)
+            self.published.use_model(newest.version)
             return ForecastResult(result="skipped", reason="The last fit is recent enough.", version=newest.version)
-        candidates, least = sorted({*past.counts, *past.imported}), self._knobs.least_minutes
+        candidates, least = sorted({*past.counts, *past.imported}), self.knobs.least_minutes
         known_minutes = dict(zip(candidates, np.isfinite(matrix(past, candidates)).sum(axis=1).tolist(), strict=True))
         most = max(known_minutes.values(), default=sum(past.counted))
         functions = [function for function in candidates if known_minutes[function] >= least]
         if not functions:
             if not unchanged:
                 # The arrivals that it was fitted on have been withdrawn.
-                self._published.use_model(0)
+                self.published.use_model(0)
             return ForecastResult(
                 result="skipped", reason=f"{most} minutes were counted; {least} are needed.", functions=len(candidates)
             )
         counts = matrix(past, functions)
         # Start at the first known minute: a backtest over unknown minutes would choose at random.
         counts = counts[:, np.isfinite(counts).any(axis=0).argmax() :]
-        wanted = self._paper()
+        wanted = self.paper()
         paper = [row for row, function in enumerate(functions) if function in wanted]
-        model = self._toolkit.fit(functions, counts, paper, None if newest is None else newest.model)
+        model = self.toolkit.fit(functions, counts, paper, None if newest is None else newest.model)
         manifest = {
             "functions": functions,
             "minutes": most,
@@ -204,8 +196,8 @@ class Foresight:
             "lesson": lesson,
             "imported": {function: len(minutes) for function, minutes in past.imported.items()},
         }
-        version = self._history.store(manifest, model)
-        self._published.use_model(version)
+        version = self.history.store(manifest, model)
+        self.published.use_model(version)
         return ForecastResult(
             result="fitted",
             reason=f"{most} minutes",
@@ -216,31 +208,31 @@ class Foresight:
 
     def forecast(self) -> ForecastResult:
         """Forecast from the start of the current minute on, and publish."""
-        began, now = time.perf_counter(), self._clock()
-        fitted = self._history.newest()
+        began, now = time.perf_counter(), self.clock()
+        fitted = self.history.newest()
         if fitted is None:
             return ForecastResult(result="skipped", reason="No forecaster has been fitted yet.")
-        past = self._history.past(float(fitted.manifest["until"]), now)
+        past = self.history.past(float(fitted.manifest["until"]), now)
         functions = [str(function) for function in fitted.manifest["functions"]]
-        mean, any_, sources = self._toolkit.forecast(fitted.model, matrix(past, functions), self._knobs.horizon)
-        shape = (len(functions), self._knobs.horizon)
+        mean, any_, sources = self.toolkit.forecast(fitted.model, matrix(past, functions), self.knobs.horizon)
+        shape = (len(functions), self.knobs.horizon)
         if mean.shape != shape or any_.shape != shape:
             return ForecastResult(
                 result="failed", reason=f"forecasts of shape {mean.shape} and {any_.shape}, {shape} is expected"
             )
         forecasts = Forecasts(
-            version=self._published.version() + 1,
+            version=self.published.version() + 1,
             model=fitted.version,
             made_at=now,
             from_at=past.from_at + len(past.counted) * MINUTE_S,
-            horizon=self._knobs.horizon,
+            horizon=self.knobs.horizon,
             functions=functions,
             sources=sources,
             mean=mean.astype("<f4").tobytes(),
             any=any_.astype("<f4").tobytes(),
             lesson=int(fitted.manifest.get("lesson", 0)),
         )
-        self._published.publish(forecasts)
+        self.published.publish(forecasts)
         reason = ", ".join(f"{source} {count}" for source, count in sorted(Counter(sources).items()))
         return ForecastResult(
             result="published",
@@ -266,7 +258,7 @@ class Foresight:
         known_minutes = [
             minute - skipped for minute, counted in enumerate(past.counted) if counted and minute >= skipped
         ]
-        self._published.put_counts(
+        self.published.put_counts(
             Counted(from_at=past.from_at + skipped * MINUTE_S, known=known_minutes, counts=counts, lesson=lesson)
         )
 

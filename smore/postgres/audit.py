@@ -7,7 +7,7 @@ recorded. Only where Postgres goes away in between a change has no row; then the
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session
 
 from smore.domain.audit import AuditEntry
-from smore.postgres.rows import ApiKeyRow, AuditRow, JobRow
+from smore.postgres.rows import ApiKeyRow, AuditRow, JobRow, value_of
 from smore.process import observability
 
 log = observability.logger(__name__)
@@ -72,18 +72,7 @@ class Audit:
 
     def write(self, change: Change) -> None:
         with Session(self._engine) as session:
-            session.add(
-                AuditRow(
-                    project=change.project,
-                    key_id=change.key_id,
-                    route=change.route,
-                    target=change.target,
-                    before=dict(change.before) if change.before is not None else None,
-                    after=dict(change.after) if change.after is not None else None,
-                    request_id=change.request_id,
-                    session=change.session,
-                )
-            )
+            session.add(AuditRow(**asdict(change)))
             session.commit()
 
     def read(
@@ -116,22 +105,14 @@ class Audit:
             )
             keys = {row.id: row.name for row in session.execute(of_keys)}
             jobs = {f"{_JOB}{row.id}": row.name for row in session.execute(of_jobs)}
-            entries = [_entry(row, keys.get(row.key_id), jobs.get(row.target)) for row in rows]
+            entries = [
+                value_of(
+                    AuditEntry,
+                    row,
+                    at=row.at.astimezone(UTC),
+                    key_name=keys.get(row.key_id),
+                    target_name=jobs.get(row.target),
+                )
+                for row in rows
+            ]
         return entries[:limit], entries[limit - 1].id if len(entries) > limit else None
-
-
-def _entry(row: AuditRow, key_name: str | None, target_name: str | None) -> AuditEntry:
-    return AuditEntry(
-        id=row.id,
-        at=row.at.astimezone(UTC),
-        project=row.project,
-        key_id=row.key_id,
-        route=row.route,
-        target=row.target,
-        before=row.before,
-        after=row.after,
-        request_id=row.request_id,
-        session=row.session,
-        key_name=key_name,
-        target_name=target_name,
-    )
