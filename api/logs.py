@@ -150,4 +150,4 @@ def _goes_on_behind(request: Request) -> str:
     try:
         return check_position(last_id) if last_id else ""
     except ValueError as error:
-        raise InvalidInput(f"Last-Event-ID: {error}", field="Last-Event-ID") from error
+        raise InvalidInput.at("Last-Event-ID", str(error)) from error

@@ -180,7 +180,7 @@ def idempotency_key(headers: Mapping[bytes, bytes]) -> str:
     if given is None:
         return ""
     if _IDEMPOTENCY_KEY.fullmatch(given) is None:
-        raise InvalidInput("Idempotency-Key: 1 to 255 visible ASCII characters are expected", field="Idempotency-Key")
+        raise InvalidInput.at("Idempotency-Key", "1 to 255 visible ASCII characters are expected")
     return given.decode()
 
 
@@ -223,8 +223,8 @@ def wait_s(prefer: bytes, default: float) -> float | None:
         if name == b"wait":
             value = value.strip(b'"')
             if _SECONDS.fullmatch(value) is None:
-                raise InvalidInput(
-                    f"Prefer: wait=<whole seconds> is expected; at most {MAX_WAIT_S:.0f} are waited", field="Prefer"
+                raise InvalidInput.at(
+                    "Prefer", f"wait=<whole seconds> is expected; at most {MAX_WAIT_S:.0f} are waited"
                 )
             wanted = min(float(value), MAX_WAIT_S) or None
     return wanted
@@ -272,9 +272,8 @@ def _parse(body: bytes, spec: FunctionSpec, max_inputs: int, *, keyed: bool = Fa
     elif "inputs" in document:
         value = document.pop("inputs")
         if not isinstance(value, list) or not 1 <= len(value) <= max_inputs:
-            raise InvalidInput(
-                f"inputs: a list of 1 to {max_inputs} inputs is expected; `Prefer: respond-async` takes more of them",
-                field="inputs",
+            raise InvalidInput.at(
+                "inputs", f"a list of 1 to {max_inputs} inputs is expected; `Prefer: respond-async` takes more of them"
             )
         payloads = [from_json(each, spec, f"inputs[{position}]") for position, each in enumerate(value)]
     else:
@@ -314,9 +313,7 @@ def _number(text: str | bytes) -> float | None:
 def _milliseconds(value: object, field: str) -> float:
     # NaN fails both comparisons.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_DEADLINE_MS:
-        raise InvalidInput(
-            f"{field}: milliseconds from arrival, 0 < ms <= {MAX_DEADLINE_MS:.0f}, are expected", field=field
-        )
+        raise InvalidInput.at(field, f"milliseconds from arrival, 0 < ms <= {MAX_DEADLINE_MS:.0f}, are expected")
     return value
 
 
@@ -418,7 +415,7 @@ def _parse_dry_run(body: bytes, spec: FunctionSpec) -> tuple[Payload, object]:
     most = MAX_ROWS if spec.inputs is not None else 1
     rows = int(rows) if isinstance(rows, float) and rows.is_integer() else rows
     if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= most:
-        raise InvalidInput(f"rows: a whole number from 1 to {most} is expected", field="rows")
+        raise InvalidInput.at("rows", f"a whole number from 1 to {most} is expected")
     if document:
         raise _unknown(document, _DRY_RUN_HAS)
     return Payload(body=b"", encoding=Encoding.JSON, rows=rows), in_body

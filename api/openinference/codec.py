@@ -79,10 +79,10 @@ def read(body: bytes, json_size: int | None, spec: FunctionSpec) -> Inference:
     except orjson.JSONDecodeError as error:
         raise Malformed(f"The request is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise InvalidInput("body: an object with inputs is expected", field="body")
+        raise InvalidInput.at("body", "an object with inputs is expected")
     id_ = document.get("id", "")
     if not isinstance(id_, str):
-        raise InvalidInput("id: a string is expected", field="id")
+        raise InvalidInput.at("id", "a string is expected")
     parameters = _object(document, "parameters", "parameters")
     if parameters.get(_SEQUENCE) not in (None, 0, ""):
         raise Unsupported(
@@ -90,9 +90,7 @@ def read(body: bytes, json_size: int | None, spec: FunctionSpec) -> Inference:
         )
     priority = parameters.get("priority", 0)
     if type(priority) is not int or priority < 0:
-        raise InvalidInput(
-            "parameters.priority: 0 (default), 1 (highest) or more is expected", field="parameters.priority"
-        )
+        raise InvalidInput.at("parameters.priority", "0 (default), 1 (highest) or more is expected")
     binary = _flag(parameters, "binary_data_output", "parameters")
     return Inference(
         payload=_payload(document.get("inputs"), body, size, spec),
@@ -109,14 +107,14 @@ def _object(holder: Mapping[str, object], key: str, path: str) -> Mapping[str, o
     if member is None:
         return {}
     if not isinstance(member, dict):
-        raise InvalidInput(f"{path}: an object is expected", field=path)
+        raise InvalidInput.at(path, "an object is expected")
     return member
 
 
 def _flag(parameters: Mapping[str, object], key: str, path: str, default: bool = False) -> bool:
     value = parameters.get(key, default)
     if not isinstance(value, bool):
-        raise InvalidInput(f"{path}.{key}: true or false is expected", field=f"{path}.{key}")
+        raise InvalidInput.at(f"{path}.{key}", "true or false is expected")
     return value
 
 
@@ -128,7 +126,7 @@ def _deadline_ms(parameters: Mapping[str, object]) -> float | None:
         if value is None or (key == "timeout" and value == 0 and value is not False):
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise InvalidInput(f"parameters.{key}: a positive number is expected", field=f"parameters.{key}")
+            raise InvalidInput.at(f"parameters.{key}", "a positive number is expected")
         given.append(value * unit_ms)
     return min(given, default=None)
 
@@ -136,7 +134,7 @@ def _deadline_ms(parameters: Mapping[str, object]) -> float | None:
 def _payload(given: object, body: bytes, start: int, spec: FunctionSpec) -> Payload:
     """The payload of the given inputs. ``start``: where the bytes of the tensors begin in ``body``."""
     if not isinstance(given, list) or not given:
-        raise InvalidInput("inputs: a list of tensors is expected", field="inputs")
+        raise InvalidInput.at("inputs", "a list of tensors is expected")
     declared = JSON_INPUTS if spec.inputs is None else spec.inputs
     known = {tensor.name: tensor for tensor in declared}
     shapes: dict[str, list[int]] = {}
@@ -145,18 +143,18 @@ def _payload(given: object, body: bytes, start: int, spec: FunctionSpec) -> Payl
     for position, one in enumerate(given):
         path = f"inputs[{position}]"
         if not isinstance(one, dict):
-            raise InvalidInput(f"{path}: an object is expected", field=path)
+            raise InvalidInput.at(path, "an object is expected")
         name = one.get("name")
         tensor = known.get(name) if isinstance(name, str) else None
         if tensor is None or tensor.name in shapes:
             what = "given twice" if tensor is not None else f"unknown; this function takes {', '.join(known)}"
-            raise InvalidInput(f"{path}.name: {what}", field=f"{path}.name")
+            raise InvalidInput.at(f"{path}.name", what)
         shape = _shape(one, tensor, path)
         size = _binary_size(_object(one, "parameters", f"{path}.parameters"), f"{path}.parameters")
         if size is None:
             parts.append(_packed(one.get("data"), tensor.datatype, math.prod(shape), f"{path}.data"))
         elif one.get("data"):
-            raise InvalidInput(f"{path}.data: both data and binary_data_size are given", field=f"{path}.data")
+            raise InvalidInput.at(f"{path}.data", "both data and binary_data_size are given")
         else:
             parts.append(
                 _section(view[at : at + size], size, tensor.datatype, shape, f"{path}.parameters.binary_data_size")
@@ -164,10 +162,10 @@ def _payload(given: object, body: bytes, start: int, spec: FunctionSpec) -> Payl
             at += size
         shapes[tensor.name] = shape
     if at != len(body):
-        raise InvalidInput(f"body: {len(body) - at} bytes belong to no tensor", field="body")
+        raise InvalidInput.at("body", f"{len(body) - at} bytes belong to no tensor")
     for tensor in declared:
         if tensor.name not in shapes:
-            raise InvalidInput(f"inputs: {tensor.name} is missing", field="inputs")
+            raise InvalidInput.at("inputs", f"{tensor.name} is missing")
     total = sum(map(len, parts))
     check_size(total, spec, "inputs")
     if spec.inputs is None:
@@ -175,7 +173,7 @@ def _payload(given: object, body: bytes, start: int, spec: FunctionSpec) -> Payl
     in_order = [shapes[tensor.name] for tensor in declared]
     rows = rows_of(declared, in_order, "inputs")
     if rows > max(total, _MAX_ROWS):
-        raise InvalidInput(f"inputs: {rows} rows of nothing are too many", field="inputs")
+        raise InvalidInput.at("inputs", f"{rows} rows of nothing are too many")
     described = [(name, known[name].datatype, shape) for name, shape in shapes.items()]
     # An invocation without rows runs too; the scheduler counts it as one row.
     return raw_payload(described, parts, max(1, rows), batching_key(declared, in_order))
@@ -185,59 +183,53 @@ def _shape(one: Mapping[str, object], tensor: TensorSpec, path: str) -> list[int
     datatype, shape = one.get("datatype"), one.get("shape")
     if datatype != tensor.datatype:
         shown = datatype if isinstance(datatype, str) else "that"
-        raise InvalidInput(
-            f"{path}.datatype: {tensor.datatype} is expected for {tensor.name}, not {shown}", field=f"{path}.datatype"
-        )
+        raise InvalidInput.at(f"{path}.datatype", f"{tensor.datatype} is expected for {tensor.name}, not {shown}")
     if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < _MAX_SIZE for size in shape):
-        raise InvalidInput(f"{path}.shape: a list of sizes is expected", field=f"{path}.shape")
+        raise InvalidInput.at(f"{path}.shape", "a list of sizes is expected")
     wanted = tensor.shape
     if len(shape) != len(wanted) or any(
         declared not in (-1, size) for size, declared in zip(shape, wanted, strict=True)
     ):
-        raise InvalidInput(
-            f"{path}.shape: {shape[:_MAX_AXES]} does not fit {list(wanted)} of {tensor.name}", field=f"{path}.shape"
-        )
+        raise InvalidInput.at(f"{path}.shape", f"{shape[:_MAX_AXES]} does not fit {list(wanted)} of {tensor.name}")
     return shape
 
 
 def _binary_size(parameters: Mapping[str, object], path: str) -> int | None:
     if _SHARED_MEMORY in parameters:
-        raise Unsupported(f"{path}: shared memory is not served here; send the tensor's bytes in the body.", field=path)
+        raise Unsupported.at(path, "shared memory is not served here; send the tensor's bytes in the body.")
     size = parameters.get("binary_data_size")
     if size is not None and (type(size) is not int or size < 0):
-        raise InvalidInput(f"{path}.binary_data_size: a number of bytes is expected", field=f"{path}.binary_data_size")
+        raise InvalidInput.at(f"{path}.binary_data_size", "a number of bytes is expected")
     return size
 
 
 def _section(view: memoryview, size: int, datatype: str, shape: Sequence[int], path: str) -> memoryview:
     """The ``size`` bytes in ``view``, checked against what the shape needs."""
     if len(view) != size:
-        raise InvalidInput(f"{path}: {size} bytes are announced, the body ends after {len(view)}", field=path)
+        raise InvalidInput.at(path, f"{size} bytes are announced, the body ends after {len(view)}")
     try:
         stop = tensors.section_stop(view, 0, datatype, math.prod(shape))
     except ValueError as error:
-        raise InvalidInput(
-            f"{path}: {size} bytes are too few for {datatype} of shape {list(shape)}", field=path
-        ) from error
+        raise InvalidInput.at(path, f"{size} bytes are too few for {datatype} of shape {list(shape)}") from error
     if stop != size:
-        raise InvalidInput(f"{path}: {datatype} of shape {list(shape)} takes {stop} bytes, not {size}", field=path)
+        raise InvalidInput.at(path, f"{datatype} of shape {list(shape)} takes {stop} bytes, not {size}")
     return view
 
 
 def _packed(data: object, datatype: str, count: int, path: str) -> bytes:
     """JSON elements, row-major, flat or nested, as a section."""
     if data is None:
-        raise InvalidInput(f"{path}: missing", field=path)
+        raise InvalidInput.at(path, "missing")
     if not isinstance(data, list):
-        raise InvalidInput(f"{path}: a list is expected", field=path)
+        raise InvalidInput.at(path, "a list is expected")
     flat: list[object] = data
     axes = 1
     while flat and isinstance(flat[0], list):
         if axes == _MAX_AXES or not all(isinstance(item, list) for item in flat):
-            raise InvalidInput(f"{path}: lists and values are mixed, or nested too deeply", field=path)
+            raise InvalidInput.at(path, "lists and values are mixed, or nested too deeply")
         flat, axes = list(chain.from_iterable(flat)), axes + 1  # type: ignore[arg-type]  # all are lists, as was just seen
     if len(flat) != count:
-        raise InvalidInput(f"{path}: {count} elements are expected for this shape, not {len(flat)}", field=path)
+        raise InvalidInput.at(path, f"{count} elements are expected for this shape, not {len(flat)}")
     check_elements(flat, datatype, path)
     if datatype == BYTES:
         return tensors.join(str(text).encode() for text in flat)
@@ -249,7 +241,7 @@ def _value(section: Buffer, spec: FunctionSpec) -> Payload:
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"inputs[0]: the element is not JSON: {error}", field="inputs[0]") from error
+        raise InvalidInput.at("inputs[0]", f"the element is not JSON: {error}") from error
     return from_json(value, spec, "inputs[0]")
 
 
@@ -257,17 +249,17 @@ def _outputs(given: object, binary: bool, spec: FunctionSpec) -> Mapping[str, bo
     if given is None or given == []:
         return None
     if not isinstance(given, list):
-        raise InvalidInput("outputs: a list is expected", field="outputs")
+        raise InvalidInput.at("outputs", "a list is expected")
     declared = JSON_OUTPUTS if spec.inputs is None else spec.outputs
     wanted: dict[str, bool] = {}
     for position, one in enumerate(given):
         path = f"outputs[{position}]"
         name = one.get("name") if isinstance(one, dict) else None
         if not isinstance(name, str) or name in wanted:
-            raise InvalidInput(f"{path}: an object with a name that was not there before is expected", field=path)
+            raise InvalidInput.at(path, "an object with a name that was not there before is expected")
         if declared is not None and all(tensor.name != name for tensor in declared):
             names = ", ".join(tensor.name for tensor in declared)
-            raise InvalidInput(f"{path}.name: unknown; this function gives {names}", field=f"{path}.name")
+            raise InvalidInput.at(f"{path}.name", f"unknown; this function gives {names}")
         parameters = _object(one, "parameters", f"{path}.parameters")
         for key in (_SHARED_MEMORY, "classification"):
             if parameters.get(key):
@@ -298,7 +290,7 @@ def write(result: Result, inference: Inference, model: str, version: int) -> tup
     for name, binary in wanted.items():
         section = sections.get(name)
         if section is None:
-            raise InvalidInput(f"outputs: unknown {name}; this function gives {', '.join(sections)}", field="outputs")
+            raise InvalidInput.at("outputs", f"unknown {name}; this function gives {', '.join(sections)}")
         own = view[section.start : section.stop]
         shown: dict[str, object] = {"name": name, "datatype": section.datatype, "shape": section.shape}
         if binary:
@@ -325,9 +317,7 @@ def _unpacked(own: memoryview, section: tensors.Section) -> Sequence[object]:
     try:
         return [element.decode() for element in tensors.elements(own)]
     except UnicodeDecodeError as error:
-        raise InvalidInput(
-            f"outputs: {section.name} is not text; ask for it with binary_data", field="outputs"
-        ) from error
+        raise InvalidInput.at("outputs", f"{section.name} is not text; ask for it with binary_data") from error
 
 
 # ---- content codings -------------------------------------------------------------------------------------------------

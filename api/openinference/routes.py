@@ -361,14 +361,14 @@ async def _document(request: Request) -> dict[str, Any]:
     body = await read_body(request, _MAX_DOCUMENT)
     document = read_json(body) if body else {}
     if not isinstance(document, dict):
-        raise InvalidInput("body: an object is expected", field="body")
+        raise InvalidInput.at("body", "an object is expected")
     return document
 
 
 def _parameters(document: dict[str, Any]) -> dict[str, Any]:
     parameters = document.get("parameters")
     if parameters is not None and not isinstance(parameters, dict):
-        raise InvalidInput("parameters: an object is expected", field="parameters")
+        raise InvalidInput.at("parameters", "an object is expected")
     return parameters or {}
 
 
@@ -394,7 +394,7 @@ async def repository_index(gateway: TheGateway, caller: ReadKey, request: Reques
     """List the project's functions. One without a revision whose first run succeeded is unavailable."""
     only_ready = (await _document(request)).get("ready", False)
     if not isinstance(only_ready, bool):
-        raise InvalidInput("ready: true or false is expected", field="ready")
+        raise InvalidInput.at("ready", "true or false is expected")
     entries = sorted(
         (one for one in gateway.catalog.functions.values() if one.project == caller.project), key=lambda one: one.name
     )
@@ -421,7 +421,7 @@ async def _gpu(request: Request) -> str | None:
             )
     gpu = parameters.get("gpu")
     if gpu is not None and not isinstance(gpu, str):
-        raise InvalidInput("parameters.gpu: the name of a GPU instance is expected", field="parameters.gpu")
+        raise InvalidInput.at("parameters.gpu", "the name of a GPU instance is expected")
     return gpu
 
 

@@ -46,7 +46,7 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
     # A training in a container may be process 1 there; then it sends its boot id too, which tells it from the machine's
     # own process 1.
     if body.pid == 1 and not body.boot:
-        raise InvalidInput("pid: process 1 is the machine's or the container's own", field="pid")
+        raise InvalidInput.at("pid", "process 1 is the machine's or the container's own")
     reports = gateway.fleet().reports()
     if not reports:
         raise Unavailable(part="gpus")
@@ -58,12 +58,12 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
             if gpu is None
             else f"{quoted(gpu)} is not the name of a GPU instance"
         )
-        raise InvalidInput(f"gpu: {problem}; there are {names}", field="gpu")
+        raise InvalidInput.at("gpu", f"{problem}; there are {names}")
     workload = parse_training(body.workload, "workload") if body.workload is not None else ""
     if body.budget is not None:
         if not body.tracked:
-            raise InvalidInput(
-                "budget: what a training loses is measured from its steps, and this one reports none", field="budget"
+            raise InvalidInput.at(
+                "budget", "what a training loses is measured from its steps, and this one reports none"
             )
         check_budget(
             gateway,
@@ -102,7 +102,7 @@ def attach_job(gateway: TheGateway, caller: JobsKey, trail: TheTrail, body: sche
         gateway.fleet().attach(gpu, command)
         if not body.tracked and (reason := _refusal(gateway, job.id)):
             gateway.store().jobs.remove(caller.project, job.id)
-            raise InvalidInput(f"pid: {reason}", field="pid")
+            raise InvalidInput.at("pid", reason)
         change.target, change.after = (
             f"job/{job.id}",
             {"name": body.name, "gpu": gpu, "pid": body.pid, "tracked": body.tracked},

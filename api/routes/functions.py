@@ -96,7 +96,7 @@ async def deploy(
     body = await read_body(request, _MAX_DOCUMENT)
     name, spec = await run_in_threadpool(_read, request.headers.get("content-type", ""), body)
     if name != function:
-        raise InvalidSpec(f"metadata.name: {name} is not {function}, as in the path", field="metadata.name")
+        raise InvalidSpec.at("metadata.name", f"{name} is not {function}, as in the path")
     if spec.precedence and not is_operator(caller):
         raise Forbidden("spec.slo.precedence: only operators put a function before trainings.")
     if spec.artifact is not None:
@@ -179,15 +179,13 @@ def _check_artifact(gateway: Gateway, project: str, artifact: Artifact) -> None:
     blobs = gateway.blobs()
     missing = sorted(digest for digest in artifact.blobs if blobs.size(project, digest) is None)
     if missing:
-        raise InvalidSpec(
-            f"spec.artifact: {len(missing)} of its blobs were not uploaded", field="spec.artifact", missing=missing
-        )
+        raise InvalidSpec.at("spec.artifact", f"{len(missing)} of its blobs were not uploaded", missing=missing)
     for digest in artifact.blobs:
         blobs.keep(project, digest)
     with blobs.open(project, artifact.code) as file:
         entries = {entry.filename for entry in archive.check(file)}
     if both := sorted(entries & artifact.files.keys()):
-        raise InvalidSpec(f"spec.artifact.files: {both[0]} is in the code's archive too", field="spec.artifact.files")
+        raise InvalidSpec.at("spec.artifact.files", f"{both[0]} is in the code's archive too")
 
 
 def _spread(gateway: Gateway, function: str, revision: int) -> None:

@@ -366,7 +366,7 @@ def list_invocations(
     """
     of = listed_projects(caller, project, all_projects=all_projects)
     if since is not None and until is not None and since >= until:
-        raise InvalidInput("since: it is not before until", field="since")
+        raise InvalidInput.at("since", "it is not before until")
     page, next_cursor = gateway.reader().invocations(
         of,
         function=function,

@@ -88,11 +88,11 @@ def get_predictions(
         return schemas.Predictions(version=table.version if table is not None else 0, pairs=pairs)
     for field, value in (("job", job), ("function", function)):
         if not value:
-            raise InvalidInput(f"{field}: needed, or else training and beside", field=field)
+            raise InvalidInput.at(field, "needed, or else training and beside")
     workload, where = _training(gateway, caller.project, table, job)
     model, declared, batch = _model(gateway, caller.project, table, function)
     if batch and rows not in (1, batch):
-        raise InvalidInput(f"rows: {rows}, but {function} has {batch}", field="rows")
+        raise InvalidInput.at("rows", f"{rows}, but {function} has {batch}")
     places = where if where is not None else [(place.device, place.sharing_mode) for place in _places(table)]
     predictions = []
     for device, sharing_mode in places:
@@ -174,7 +174,7 @@ def _workload(
         return parse_training(name, field), []
     job = _job(gateway, project, table, name)
     if not job.request.workload:
-        raise InvalidInput(f"{field}: {name} names no workload, so nothing is known of it", field=field)
+        raise InvalidInput.at(field, f"{name} names no workload, so nothing is known of it")
     return job.request.workload, _runs(gateway, job.id)
 
 
@@ -215,7 +215,7 @@ def _training(
     record = _job(gateway, project, table, job)
     running = _runs(gateway, record.id)
     if not running:
-        raise InvalidInput(f"job: {job} does not run now", field="job")
+        raise InvalidInput.at("job", f"{job} does not run now")
     return record.request.workload, running
 
 

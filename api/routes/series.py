@@ -154,7 +154,7 @@ def get_served(
     from_s, until_s = _span(since, until, HOUR_S, gateway.settings.postgres.minutes_days * DAY_S)
     if function is not None:
         if of_project is None:
-            raise InvalidInput("all_projects: a function is of one project", field="all_projects")
+            raise InvalidInput.at("all_projects", "a function is of one project")
         found = series.served(from_s, until_s, of_project, function)
         named: dict[str, Any] = {"project": of_project, "function": function}
         served = [schemas.Served(**named, revision=part, **of) for part, of in found.items()]
@@ -324,7 +324,7 @@ def _prices(given: str | None) -> dict[str, float]:
         except ValueError:
             price = math.nan
         if not name.strip() or not 0 <= price < math.inf:
-            raise InvalidInput(f"price: {quoted(one)} is no price; one is h100=2.5", field="price")
+            raise InvalidInput.at("price", f"{quoted(one)} is no price; one is h100=2.5")
     return prices
 
 
@@ -360,9 +360,9 @@ def _span(
     """
     now = time.time()
     if since is not None and since.timestamp() > now:
-        raise InvalidInput("since: it lies in the future", field="since")
+        raise InvalidInput.at("since", "it lies in the future")
     if since is not None and until is not None and since >= until:
-        raise InvalidInput("since: it is not before until", field="since")
+        raise InvalidInput.at("since", "it is not before until")
     until_s = min(now, until.timestamp()) if until is not None else now
     since_s = max(since.timestamp() if since is not None else until_s - usual_s, now - kept_s)
     return max(0.0, min(since_s, until_s)), max(0.0, until_s)

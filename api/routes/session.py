@@ -96,7 +96,7 @@ async def end_sessions(
 async def _key(gateway: Gateway, body: schemas.SessionBody) -> KeyEntry:
     """The key that logs in. Raises InvalidInput, Unauthorised, Forbidden."""
     if (body.key is None) == (body.code is None):
-        raise InvalidInput("key: a key, or a code in place of it, is expected", field="key")
+        raise InvalidInput.at("key", "a key, or a code in place of it, is expected")
     if body.key is not None:
         return gateway.access.caller(None, body.key.encode(), Scope.READ)
     entry = gateway.catalog.keys.get(await gateway.sessions.redeem(body.code or "") or "")

@@ -119,30 +119,29 @@ def _given(trace: Trace, mine: set[str], give: list[str], deal: list[str]) -> di
     for each in give:
         source, _, function = each.rpartition("=")
         if source not in trace.totals:
-            raise InvalidInput(f"map: {quoted(source)} is not in the file", field="map")
+            raise InvalidInput.at("map", f"{quoted(source)} is not in the file")
         names[_new(function, mine, names, "map")] = source
     dealt = trace.busiest(len(deal), without=names.values())
     if len(dealt) < len(deal):
-        raise InvalidInput(f"deal: the file has {len(dealt)} names left for {len(deal)} functions", field="deal")
+        raise InvalidInput.at("deal", f"the file has {len(dealt)} names left for {len(deal)} functions")
     for function, source in zip(deal, dealt, strict=True):
         names[_new(function, mine, names, "deal")] = source
     if not give and not deal:
         names = {name: name for name in trace.totals if name in mine}
         if not names:
-            raise InvalidInput(
-                "map: the file names no function of this project; say by `map` or `deal` whose arrivals these are",
-                field="map",
+            raise InvalidInput.at(
+                "map", "the file names no function of this project; say by `map` or `deal` whose arrivals these are"
             )
     if len(names) > MOST_FUNCTIONS:
-        raise InvalidInput(f"map: a trace is given to {MOST_FUNCTIONS} functions at most", field="map")
+        raise InvalidInput.at("map", f"a trace is given to {MOST_FUNCTIONS} functions at most")
     return names
 
 
 def _new(function: str, mine: set[str], names: dict[str, str], field: str) -> str:
     if function not in mine:
-        raise FunctionNotFound(f"{field}: {nothing_named('function', function, mine, 'in this project')}", field=field)
+        raise FunctionNotFound.at(field, nothing_named("function", function, mine, "in this project"))
     if function in names:
-        raise InvalidInput(f"{field}: {quoted(function)} is named twice", field=field)
+        raise InvalidInput.at(field, f"{quoted(function)} is named twice")
     return function
 
 
@@ -155,11 +154,10 @@ def _begin(trace: Trace, end: datetime | None) -> int:
     laid = trace.from_at + length if trace.dated else now
     until = floor(end.timestamp() / MINUTE_S) * MINUTE_S if end is not None else laid
     if until > now:
-        raise InvalidInput("end: the trace would end in the future", field="end")
+        raise InvalidInput.at("end", "the trace would end in the future")
     if until <= now - SPAN_MIN * MINUTE_S:
-        raise InvalidInput(
-            f"end: the trace ends before the last {SPAN_MIN} minutes, which forecasters look at; give a later `end`",
-            field="end",
+        raise InvalidInput.at(
+            "end", f"the trace ends before the last {SPAN_MIN} minutes, which forecasters look at; give a later `end`"
         )
     return until - length
 

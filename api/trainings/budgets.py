@@ -47,14 +47,14 @@ def check_budget(gateway: Gateway, budget: float, workload: str, places: Sequenc
                 why = f"iterations of {workload} take {timing['mean']:.3g} s and scatter by {noise:.1%}"
             break
     if math.isinf(smallest):
-        raise InvalidInput(
-            f"budget: the keeping of no budget can be measured for this job: {why}, too slow for windows of {own.probe_max_s:g} s in"
+        raise InvalidInput.at(
+            "budget",
+            f"the keeping of no budget can be measured for this job: {why}, too slow for windows of {own.probe_max_s:g} s in"
             f" {own.probe_share:.0%} of the time. Leave it out to start the job with the aim of {DEFAULT_BUDGET:g}.",
-            field="budget",
         )
     if not smallest <= budget <= MOST_BUDGET:
-        raise InvalidInput(
-            f"budget: {budget:g} is not from {smallest:g} to {MOST_BUDGET:g}; {smallest:g} is {why}",
-            field="budget",
+        raise InvalidInput.at(
+            "budget",
+            f"{budget:g} is not from {smallest:g} to {MOST_BUDGET:g}; {smallest:g} is {why}",
             smallest=smallest,
         )

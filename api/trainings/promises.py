@@ -40,7 +40,7 @@ def asked_by(body: JobBody, longest_s: float) -> float | None:
     except InvalidSpec:
         at = _moment(str(by))
     if not now < at <= now + longest_s:
-        raise InvalidInput(f"by: {quoted(by)} is not ahead, or too far", field="by")
+        raise InvalidInput.at("by", f"{quoted(by)} is not ahead, or too far")
     return at
 
 
@@ -50,10 +50,10 @@ def _moment(text: str) -> float:
     except ValueError:
         at = None
     if at is None or at.tzinfo is None:
-        raise InvalidInput(
-            f"by: {quoted(text)} is none of a date and time with its zone (2026-11-24T18:00:00+01:00), a duration from now"
+        raise InvalidInput.at(
+            "by",
+            f"{quoted(text)} is none of a date and time with its zone (2026-11-24T18:00:00+01:00), a duration from now"
             " (18h), or earliest",
-            field="by",
         )
     return at.timestamp()
 

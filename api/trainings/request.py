@@ -47,12 +47,10 @@ def request_of(gateway: Gateway, caller: KeyEntry, body: JobBody, reports: Seque
     if isinstance(caller, SessionCaller):
         for field, given in (("argv[0]", trusted), ("cwd", body.cwd), ("env", body.env)):
             if given:
-                raise SessionForbidden(
-                    f"{field}: a session starts an entry point as it is; use an API key.", field=field
-                )
+                raise SessionForbidden.at(field, "a session starts an entry point as it is; use an API key.")
     gpus = _gpus(gateway, body)
     if body.iterations is not None and body.duration is not None:
-        raise InvalidInput("duration: a length is said in iterations or as a duration, not both", field="duration")
+        raise InvalidInput.at("duration", "a length is said in iterations or as a duration, not both")
     places = {
         (report.device, report.sharing_mode)
         for report in reports
@@ -98,7 +96,7 @@ def check_ever(gateway: Gateway, project: str, name: str, request: JobRequest) -
 def check_fits(answer: TrialAnswer) -> None:
     """Raises InvalidInput where the answer is that the job could never start."""
     if answer.field:
-        raise InvalidInput(f"{answer.field}: {answer.message}", field=answer.field, largest=answer.largest)
+        raise InvalidInput.at(answer.field, f"{answer.message}", largest=answer.largest)
 
 
 def _trusted(gateway: Gateway, caller: KeyEntry, body: JobBody) -> bool:
@@ -106,20 +104,20 @@ def _trusted(gateway: Gateway, caller: KeyEntry, body: JobBody) -> bool:
     allowed = gateway.settings.job_entrypoints
     if body.argv[0] in allowed:
         if body.cwd is not None:
-            raise InvalidInput("cwd: an entry point starts in a folder of the platform", field="cwd")
+            raise InvalidInput.at("cwd", "an entry point starts in a folder of the platform")
         # Of the platform's own training; what others take as options the platform does not know.
         if body.argv[0] == "zoo.train" and (wrong := options.problem(body.argv[1:])):
-            raise InvalidInput(f"argv: zoo.train: {wrong}", field="argv")
+            raise InvalidInput.at("argv", f"zoo.train: {wrong}")
         return False
     if not is_operator(caller):
-        raise InvalidInput(
-            f"argv[0]: {quoted(body.argv[0])} is not one of the entry points that this key may start"
+        raise InvalidInput.at(
+            "argv[0]",
+            f"{quoted(body.argv[0])} is not one of the entry points that this key may start"
             f" ({', '.join(allowed)}). Any other program needs an operator's key: ask an operator to start it, or to add"
             " its module to SMORE_JOB_ENTRYPOINTS.",
-            field="argv[0]",
         )
     if body.cwd is not None and not body.cwd.startswith("/"):
-        raise InvalidInput(f"cwd: {quoted(body.cwd)} is no absolute path", field="cwd")
+        raise InvalidInput.at("cwd", f"{quoted(body.cwd)} is no absolute path")
     return True
 
 
@@ -127,18 +125,16 @@ def _gpus(gateway: Gateway, body: JobBody) -> list[str]:
     """The GPU instances that it names, none = any."""
     gpus = body.gpus or []
     if gpus and body.count is not None:
-        raise InvalidInput(
-            f"count: {body.count} beside gpus: the names say how many it runs on", field="count", largest=len(gpus)
+        raise InvalidInput.at(
+            "count", f"{body.count} beside gpus: the names say how many it runs on", largest=len(gpus)
         )
     names = gateway.fleet().known() if gpus else []
     for position, gpu in enumerate(gpus):
         field = f"gpus[{position}]"
         if gpu in gpus[:position]:
-            raise InvalidInput(f"{field}: {quoted(gpu)} is named twice", field=field)
+            raise InvalidInput.at(field, f"{quoted(gpu)} is named twice")
         if gpu not in names:
-            raise InvalidInput(
-                f"{field}: there is no GPU instance {quoted(gpu)}{did_you_mean(gpu, names) or '.'}", field=field
-            )
+            raise InvalidInput.at(field, f"there is no GPU instance {quoted(gpu)}{did_you_mean(gpu, names) or '.'}")
     return gpus
 
 
@@ -148,7 +144,7 @@ def _seconds(value: float | str | None, field: str, longest_s: float) -> float:
         return 0.0
     seconds = duration_s(value, field)
     if not (math.isfinite(seconds) and 0 < seconds <= longest_s):
-        raise InvalidInput(f"{field}: {value} is not above 0 and at most {longest_s:.0f} s", field=field)
+        raise InvalidInput.at(field, f"{value} is not above 0 and at most {longest_s:.0f} s")
     return seconds
 
 
@@ -162,12 +158,10 @@ def _micro_batches(body: JobBody, workload: str) -> list[int]:
     """The ways in which its loop can run a batch, none = in one part."""
     counts = body.micro_batches
     if counts and (counts[0] != 1 or any(after <= before for before, after in pairwise(counts))):
-        raise InvalidInput(f"micro_batches: {counts} does not rise from 1", field="micro_batches")
+        raise InvalidInput.at("micro_batches", f"{counts} does not rise from 1")
     batch = int(workload.rsplit("/", 1)[1]) if workload else None
     if counts and batch is not None and counts[-1] > batch:
-        raise InvalidInput(
-            f"micro_batches: a batch of {batch} has no {counts[-1]} parts", field="micro_batches", largest=batch
-        )
+        raise InvalidInput.at("micro_batches", f"a batch of {batch} has no {counts[-1]} parts", largest=batch)
     return counts
 
 
@@ -177,8 +171,7 @@ def _secrets(gateway: Gateway, caller: KeyEntry, body: JobBody) -> dict[str, str
     there = {secret.name for secret in gateway.store().list_secrets(caller.project)} if named else set()
     for variable, secret in named.items():
         if secret not in there:
-            raise InvalidInput(
-                f"env.{variable}: the project has no secret {quoted(secret)}{did_you_mean(secret, there) or '.'}",
-                field=f"env.{variable}",
+            raise InvalidInput.at(
+                f"env.{variable}", f"the project has no secret {quoted(secret)}{did_you_mean(secret, there) or '.'}"
             )
     return named

@@ -47,7 +47,7 @@ def from_json(value: object, spec: FunctionSpec, path: str) -> Payload:
     try:
         body = orjson.dumps(value)
     except orjson.JSONEncodeError as error:
-        raise InvalidInput(f"{path}: nested too deeply", field=path) from error
+        raise InvalidInput.at(path, "nested too deeply") from error
     check_size(len(body), spec, path)
     return Payload(body=body, encoding=Encoding.JSON, rows=rows, shape=shape)
 
@@ -60,7 +60,7 @@ def from_raw(body: bytes, header: str | None, spec: FunctionSpec) -> Payload:
     free.
     """
     if spec.inputs is None:
-        raise InvalidInput("body: this function takes JSON, not tensors", field="body")
+        raise InvalidInput.at("body", "this function takes JSON, not tensors")
     check_size(len(body), spec, "body")
     shapes = _shapes_of_size(len(body), spec.inputs) if header is None else _shapes_of_header(header, spec.inputs)
     stop = 0
@@ -68,9 +68,9 @@ def from_raw(body: bytes, header: str | None, spec: FunctionSpec) -> Payload:
         try:
             stop = section_stop(body, stop, tensor.datatype, math.prod(shape))
         except ValueError as error:
-            raise InvalidInput(f"body: {len(body)} bytes are too few for these shapes", field="body") from error
+            raise InvalidInput.at("body", f"{len(body)} bytes are too few for these shapes") from error
     if stop != len(body):
-        raise InvalidInput(f"body: {stop} bytes are expected for these shapes, not {len(body)}", field="body")
+        raise InvalidInput.at("body", f"{stop} bytes are expected for these shapes, not {len(body)}")
     described = [(tensor.name, tensor.datatype, shape) for tensor, shape in zip(spec.inputs, shapes, strict=True)]
     rows = rows_of(spec.inputs, shapes, "Smore-Shape")
     return raw_payload(described, [body], rows, batching_key(spec.inputs, shapes))
@@ -113,10 +113,7 @@ def rows_of(declared: Sequence[TensorSpec], shapes: Sequence[Sequence[int]], pat
     rows = shapes[0][0]
     for tensor, shape in zip(declared, shapes, strict=True):
         if shape[0] != rows:
-            raise InvalidInput(
-                f"{path}.{tensor.name}: {shape[0]} rows, but {declared[0].name} has {rows}",
-                field=f"{path}.{tensor.name}",
-            )
+            raise InvalidInput.at(f"{path}.{tensor.name}", f"{shape[0]} rows, but {declared[0].name} has {rows}")
     return rows
 
 
@@ -126,17 +123,15 @@ def rows_of(declared: Sequence[TensorSpec], shapes: Sequence[Sequence[int]], pat
 def _check_tensors(value: object, declared: Sequence[TensorSpec], path: str) -> tuple[int, str]:
     """(rows, batching key) of ``{name: nested lists}``."""
     if not isinstance(value, dict):
-        raise InvalidInput(f"{path}: an object with an array for each of {_names(declared)} is expected", field=path)
+        raise InvalidInput.at(path, f"an object with an array for each of {_names(declared)} is expected")
     for name in value:
         if all(name != tensor.name for tensor in declared):
-            raise InvalidInput(
-                f"{path}.{name}: unknown input; this function takes {_names(declared)}", field=f"{path}.{name}"
-            )
+            raise InvalidInput.at(f"{path}.{name}", f"unknown input; this function takes {_names(declared)}")
     shapes = []
     for tensor in declared:
         where = f"{path}.{tensor.name}"
         if tensor.name not in value:
-            raise InvalidInput(f"{where}: missing", field=where)
+            raise InvalidInput.at(where, "missing")
         shape = _first_shape(value[tensor.name], tensor, where)
         _check_level(value[tensor.name], shape, 0, tensor.datatype, where)
         shapes.append(shape)
@@ -153,13 +148,11 @@ def _first_shape(value: object, tensor: TensorSpec, path: str) -> list[int]:
     for wanted in tensor.shape:
         where = path + "[0]" * len(shape)
         if not isinstance(value, list):
-            raise InvalidInput(
-                f"{where}: a list is expected ({len(tensor.shape)} axes), not {kind_of(value)}", field=where
-            )
+            raise InvalidInput.at(where, f"a list is expected ({len(tensor.shape)} axes), not {kind_of(value)}")
         if not value:
-            raise InvalidInput(f"{where}: empty", field=where)
+            raise InvalidInput.at(where, "empty")
         if wanted >= 0 and len(value) != wanted:
-            raise InvalidInput(f"{where}: {wanted} elements are expected, not {len(value)}", field=where)
+            raise InvalidInput.at(where, f"{wanted} elements are expected, not {len(value)}")
         shape.append(len(value))
         value = value[0]
     return shape
@@ -174,10 +167,10 @@ def _check_level(value: list[object], shape: Sequence[int], axis: int, datatype:
         # The path is a string only where it is needed: this runs once for every row of numbers.
         if not isinstance(item, list):
             where = f"{path}[{position}]"
-            raise InvalidInput(f"{where}: a list is expected, not {kind_of(item)}", field=where)
+            raise InvalidInput.at(where, f"a list is expected, not {kind_of(item)}")
         if len(item) != size:
             where = f"{path}[{position}]"
-            raise InvalidInput(f"{where}: {size} elements are expected, not {len(item)}", field=where)
+            raise InvalidInput.at(where, f"{size} elements are expected, not {len(item)}")
         _check_level(item, shape, axis + 1, datatype, f"{path}[{position}]")
 
 
@@ -207,7 +200,7 @@ def check_elements(row: Sequence[object], datatype: str, path: str) -> None:
 
 def _refuse(value: object, datatype: str, path: str) -> None:
     shown = quoted(value) if isinstance(value, int | float | bool) else kind_of(value)
-    raise InvalidInput(f"{path}: {shown} is not {datatype}", field=path)
+    raise InvalidInput.at(path, f"{shown} is not {datatype}")
 
 
 def kind_of(value: object) -> str:
@@ -235,12 +228,10 @@ def _shapes_of_size(size: int, declared: Sequence[TensorSpec]) -> list[list[int]
     for tensor in declared:
         tensor_bytes = tensor.row_bytes()
         if tensor_bytes is None:
-            raise InvalidInput(
-                f"Smore-Shape: needed, because a row of {tensor.name} has no fixed size", field="Smore-Shape"
-            )
+            raise InvalidInput.at("Smore-Shape", f"needed, because a row of {tensor.name} has no fixed size")
         row_bytes += tensor_bytes
     if size == 0 or size % row_bytes:
-        raise InvalidInput(f"body: a multiple of {row_bytes} bytes (one row) is expected, not {size}", field="body")
+        raise InvalidInput.at("body", f"a multiple of {row_bytes} bytes (one row) is expected, not {size}")
     return [[size // row_bytes, *tensor.shape[1:]] for tensor in declared]
 
 
@@ -254,21 +245,21 @@ def _shapes_of_header(header: str, declared: Sequence[TensorSpec]) -> list[list[
             or name in given
             or not all(text.isascii() and text.isdigit() and len(text) < 16 for text in texts)
         ):
-            raise InvalidInput(f"Smore-Shape: {quoted(entry.strip())} is not name=size,size", field="Smore-Shape")
+            raise InvalidInput.at("Smore-Shape", f"{quoted(entry.strip())} is not name=size,size")
         given[name] = [int(text) for text in texts]
     shapes = []
     for tensor in declared:
         where = f"Smore-Shape.{tensor.name}"
         shape = given.pop(tensor.name, None)
         if shape is None:
-            raise InvalidInput(f"{where}: missing", field=where)
+            raise InvalidInput.at(where, "missing")
         fits = len(shape) == len(tensor.shape) and all(
             size > 0 and (wanted < 0 or size == wanted) for size, wanted in zip(shape, tensor.shape, strict=True)
         )
         if not fits:
-            raise InvalidInput(f"{where}: {shape} does not fit {list(tensor.shape)}", field=where)
+            raise InvalidInput.at(where, f"{shape} does not fit {list(tensor.shape)}")
         shapes.append(shape)
     if given:
         where = f"Smore-Shape.{next(iter(given))}"
-        raise InvalidInput(f"{where}: unknown input; this function takes {_names(declared)}", field=where)
+        raise InvalidInput.at(where, f"unknown input; this function takes {_names(declared)}")
     return shapes

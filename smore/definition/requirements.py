@@ -26,14 +26,14 @@ def check_requirements(requirements: Iterable[str]) -> None:
         try:
             url = Requirement(text).url
         except InvalidRequirement as error:
-            raise InvalidSpec(
-                f"{_FIELD}: {quoted(text)} is not a requirement such as einops==0.8.1: "
+            raise InvalidSpec.at(
+                _FIELD,
+                f"{quoted(text)} is not a requirement such as einops==0.8.1: "
                 "a name with extras, versions and a marker is expected, no path and no option of pip",
-                field=_FIELD,
             ) from error
         if url is not None:
-            raise InvalidSpec(
-                f"{_FIELD}: {quoted(text)} names a URL: "
+            raise InvalidSpec.at(
+                _FIELD,
+                f"{quoted(text)} names a URL: "
                 "only packages of the index and wheels of the folder (./name-1.0-py3-none-any.whl) are installed",
-                field=_FIELD,
             )

@@ -73,25 +73,19 @@ def parse_artifact(raw: object, where: str) -> Artifact | None:
     if raw is None:
         return None
     if not isinstance(raw, Mapping) or not raw.keys() <= {"code", "files"}:
-        raise InvalidSpec(
-            f"{where}: a mapping with code and files is expected; `smore deploy FOLDER` makes it", field=where
-        )
+        raise InvalidSpec.at(where, "a mapping with code and files is expected; `smore deploy FOLDER` makes it")
     code, files = raw.get("code"), raw.get("files") or {}
     if not isinstance(code, str) or DIGEST.fullmatch(code) is None:
-        raise InvalidSpec(f"{where}.code: a SHA-256 in lower-case hex is expected", field=f"{where}.code")
+        raise InvalidSpec.at(f"{where}.code", "a SHA-256 in lower-case hex is expected")
     if not isinstance(files, Mapping) or len(files) > MAX_FILES:
-        raise InvalidSpec(
-            f"{where}.files: a mapping of at most {MAX_FILES} paths to SHA-256 is expected", field=f"{where}.files"
-        )
+        raise InvalidSpec.at(f"{where}.files", f"a mapping of at most {MAX_FILES} paths to SHA-256 is expected")
     for path, digest in files.items():
         if not isinstance(path, str) or not isinstance(digest, str) or DIGEST.fullmatch(digest) is None:
-            raise InvalidSpec(
-                f"{where}.files: {quoted(path)}: a path and its SHA-256 are expected", field=f"{where}.files"
-            )
+            raise InvalidSpec.at(f"{where}.files", f"{quoted(path)}: a path and its SHA-256 are expected")
         try:
             check_path(path)
         except ValueError as error:
-            raise InvalidSpec(f"{where}.files: {error}", field=f"{where}.files") from error
+            raise InvalidSpec.at(f"{where}.files", str(error)) from error
     return Artifact(code=code, files=dict(files))
 
 
@@ -104,18 +98,18 @@ def parse_requirements(raw: object, artifact: Artifact | None, where: str) -> tu
     if raw is None:
         return ()
     if not isinstance(raw, Sequence) or isinstance(raw, str) or len(raw) > MAX_REQUIREMENTS:
-        raise InvalidSpec(f"{where}: a list of at most {MAX_REQUIREMENTS} requirements is expected", field=where)
+        raise InvalidSpec.at(where, f"a list of at most {MAX_REQUIREMENTS} requirements is expected")
     requirements = []
     for item in raw:
         text = item.strip() if isinstance(item, str) else ""
         if not text or len(text) > 300 or not text.isascii() or not text.isprintable() or text.startswith("-"):
-            raise InvalidSpec(f"{where}: {quoted(item)} is not a requirement such as einops==0.8.1", field=where)
+            raise InvalidSpec.at(where, f"{quoted(item)} is not a requirement such as einops==0.8.1")
         if text.startswith("./"):
             if artifact is None or text[2:] not in artifact.files or not text.endswith(".whl"):
-                raise InvalidSpec(f"{where}: {text} is no wheel of the uploaded folder", field=where)
+                raise InvalidSpec.at(where, f"{text} is no wheel of the uploaded folder")
         elif "/" in text.partition("@")[0] or text.endswith(".whl"):
-            raise InvalidSpec(f"{where}: {text}: a wheel of the folder begins with ./", field=where)
+            raise InvalidSpec.at(where, f"{text}: a wheel of the folder begins with ./")
         requirements.append(text)
     if requirements and artifact is None:
-        raise InvalidSpec(f"{where}: only a function that was uploaded has requirements", field=where)
+        raise InvalidSpec.at(where, "only a function that was uploaded has requirements")
     return tuple(requirements)

@@ -5,7 +5,7 @@ A caller sees a :class:`CallerError` as it is, and of a :class:`PlatformError` o
 and stable; the docstring of a class is its default message. ``api/errors.py`` maps codes to HTTP status codes.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class SmoreError(Exception):
@@ -23,6 +23,11 @@ class CallerError(SmoreError):
     """The request cannot be served as it is."""
 
     code = "bad_request"
+
+    @classmethod
+    def at(cls, field: str, problem: str, /, **details: object) -> Self:
+        """The error of a ``field``, which the message names."""
+        return cls(f"{field}: {problem}", field=field, **details)
 
 
 class PlatformError(SmoreError):

@@ -212,7 +212,7 @@ def duration_s(value: object, field_name: str) -> float:
         return float(value)
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) and len(value) <= _LONGEST else None
     if match is None:
-        raise InvalidSpec(f"{field_name}: {quoted(value)} is not a duration such as 800ms, 5s or 10m", field=field_name)
+        raise InvalidSpec.at(field_name, f"{quoted(value)} is not a duration such as 800ms, 5s or 10m")
     return min(float(match[1]) * _SECONDS[match[2]], _MOST)
 
 
@@ -222,7 +222,7 @@ def size_bytes(value: object, field_name: str) -> int:
         return value
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) and len(value) <= _LONGEST else None
     if match is None:
-        raise InvalidSpec(f"{field_name}: {quoted(value)} is not a size such as 200MiB", field=field_name)
+        raise InvalidSpec.at(field_name, f"{quoted(value)} is not a size such as 200MiB")
     return int(min(float(match[1]) * _BYTES[match[2]], _MOST))
 
 
@@ -231,7 +231,7 @@ class _Reader:
 
     def __init__(self, raw: object, path: str) -> None:
         if not isinstance(raw, Mapping):
-            raise InvalidSpec(f"{path}: a mapping is expected", field=path)
+            raise InvalidSpec.at(path, "a mapping is expected")
         self._raw = dict(raw)
         self._known: list[str] = []
         self._path = path
@@ -250,33 +250,26 @@ class _Reader:
     def number(self, key: str, default: float, low: float, high: float) -> float:
         value = self.take(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise InvalidSpec(
-                f"{self.path(key)}: a number in {low:g}..{high:g} is expected, not {quoted(value)}",
-                field=self.path(key),
-            )
+            raise InvalidSpec.at(self.path(key), f"a number in {low:g}..{high:g} is expected, not {quoted(value)}")
         return value
 
     def whole(self, key: str, default: int, low: int, high: int) -> int:
         value = self.number(key, default, low, high)
         if value != int(value):
-            raise InvalidSpec(
-                f"{self.path(key)}: a whole number is expected, not {quoted(value)}", field=self.path(key)
-            )
+            raise InvalidSpec.at(self.path(key), f"a whole number is expected, not {quoted(value)}")
         return int(value)
 
     def seconds(self, key: str, default: float, low: float, high: float) -> float:
         value = duration_s(self.take(key, default), self.path(key))
         if not low <= value <= high:
-            raise InvalidSpec(
-                f"{self.path(key)}: must be within {low:g}..{high:g} s, not {value:g}", field=self.path(key)
-            )
+            raise InvalidSpec.at(self.path(key), f"must be within {low:g}..{high:g} s, not {value:g}")
         return value
 
     def end(self) -> None:
         """Refuse keys that nobody took: a misspelt key must not silently mean the default."""
         if self._raw:
             key = str(next(iter(self._raw)))
-            raise InvalidSpec(f"{self.path(key)}: unknown field{did_you_mean(key, self._known)}", field=self.path(key))
+            raise InvalidSpec.at(self.path(key), f"unknown field{did_you_mean(key, self._known)}")
 
 
 #: Tensors of a function on either side, axes of one, and sizes of batches that a profile names.
@@ -291,7 +284,7 @@ def _tensors(raw: object, path: str) -> tuple[TensorSpec, ...] | None:
     if raw is None or raw == "json":
         return None
     if not isinstance(raw, list) or not 1 <= len(raw) <= MOST_TENSORS:
-        raise InvalidSpec(f"{path}: a list of 1 to {MOST_TENSORS} tensors or the word json is expected", field=path)
+        raise InvalidSpec.at(path, f"a list of 1 to {MOST_TENSORS} tensors or the word json is expected")
     tensors = []
     for position, item in enumerate(raw):
         where = f"{path}[{position}]"
@@ -299,23 +292,20 @@ def _tensors(raw: object, path: str) -> tuple[TensorSpec, ...] | None:
         name, datatype, shape = reader.take("name"), reader.take("datatype"), reader.take("shape")
         reader.end()
         if not isinstance(name, str) or TENSOR_NAME.fullmatch(name) is None:
-            raise InvalidSpec(
-                f"{where}.name: a name (letters, digits, inner '_', '.', '/', '-') is expected", field=f"{where}.name"
-            )
+            raise InvalidSpec.at(f"{where}.name", "a name (letters, digits, inner '_', '.', '/', '-') is expected")
         if not isinstance(datatype, str) or datatype not in DATATYPES:
-            raise InvalidSpec(
-                f"{where}.datatype: one of {', '.join(DATATYPES)} is expected, not {quoted(datatype)}",
-                field=f"{where}.datatype",
+            raise InvalidSpec.at(
+                f"{where}.datatype", f"one of {', '.join(DATATYPES)} is expected, not {quoted(datatype)}"
             )
         sizes = isinstance(shape, list) and all(
             type(size) is int and (size == -1 or 0 < size < 2**31) for size in shape
         )
         if not sizes or not 1 <= len(shape) <= MOST_AXES or shape[0] != -1:
             form = f"a list of at most {MOST_AXES} sizes that starts with -1 (the rows)"
-            raise InvalidSpec(f"{where}.shape: {form} is expected", field=f"{where}.shape")
+            raise InvalidSpec.at(f"{where}.shape", f"{form} is expected")
         tensors.append(TensorSpec(name=name, datatype=datatype, shape=tuple(shape)))
     if len({tensor.name for tensor in tensors}) != len(tensors):
-        raise InvalidSpec(f"{path}: two tensors have the same name", field=path)
+        raise InvalidSpec.at(path, "two tensors have the same name")
     return tuple(tensors)
 
 
@@ -361,7 +351,7 @@ def _scaling(reader: _Reader, spec: FunctionSpec) -> FunctionSpec:
     keep_alive_s = -1.0 if keep_alive == -1 else duration_s(keep_alive, reader.path("keep_alive"))
     if not (keep_alive_s == -1 or 0 <= keep_alive_s <= LONGEST_KEEP_ALIVE_S):
         where = reader.path("keep_alive")
-        raise InvalidSpec(f"{where}: -1 (never) or a duration up to ten years is expected", field=where)
+        raise InvalidSpec.at(where, "-1 (never) or a duration up to ten years is expected")
     prewarm = reader.take("prewarm", spec.prewarm)
     # YAML reads a bare off as false.
     prewarm = Prewarming.OFF if prewarm is False else prewarm
@@ -379,9 +369,7 @@ def _scaling(reader: _Reader, spec: FunctionSpec) -> FunctionSpec:
 def parse_name(name: object, field_name: str = "name") -> str:
     """A function's, project's or job's name: lower-case letters, digits and inner hyphens, at most 63 characters."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
-        raise InvalidSpec(
-            f"{field_name}: {quoted(name)} is not a name (a-z, 0-9, inner '-', at most 63 characters)", field=field_name
-        )
+        raise InvalidSpec.at(field_name, f"{quoted(name)} is not a name (a-z, 0-9, inner '-', at most 63 characters)")
     return name
 
 
@@ -389,7 +377,7 @@ def parse_secret_name(name: object, field_name: str = "name") -> str:
     """A secret's name, an environment variable. Names that would change how a runner starts are refused."""
     if not isinstance(name, str) or SECRET_NAME.fullmatch(name) is None:
         form = f"A-Z, 0-9, '_', at most 64 characters, beginning with none of {', '.join(_RESERVED)}"
-        raise InvalidSpec(f"{field_name}: {quoted(name)} is not a secret's name ({form})", field=field_name)
+        raise InvalidSpec.at(field_name, f"{quoted(name)} is not a secret's name ({form})")
     return name
 
 
@@ -397,10 +385,10 @@ def _secrets(raw: object) -> tuple[str, ...]:
     if raw is None:
         return ()
     if not isinstance(raw, list) or len(raw) > 64:
-        raise InvalidSpec("spec.secrets: a list of at most 64 names is expected", field="spec.secrets")
+        raise InvalidSpec.at("spec.secrets", "a list of at most 64 names is expected")
     names = tuple(parse_secret_name(name, f"spec.secrets[{place}]") for place, name in enumerate(raw))
     if len(set(names)) != len(names):
-        raise InvalidSpec("spec.secrets: a name comes twice", field="spec.secrets")
+        raise InvalidSpec.at("spec.secrets", "a name comes twice")
     return names
 
 
@@ -422,30 +410,22 @@ def parse_spec(raw: object) -> FunctionSpec:
     reader = _Reader(raw, "spec")
     entrypoint = reader.take("entrypoint")
     if not isinstance(entrypoint, str) or ENTRYPOINT.fullmatch(entrypoint) is None:
-        raise InvalidSpec(
-            f"spec.entrypoint: {quoted(entrypoint)} is not of the form module:Class", field="spec.entrypoint"
-        )
+        raise InvalidSpec.at("spec.entrypoint", f"{quoted(entrypoint)} is not of the form module:Class")
     slo, resources, batching = reader.section("slo"), reader.section("resources"), reader.section("batching")
     scaling, retries, limits = reader.section("scaling"), reader.section("retries"), reader.section("limits")
     memory_mib = size_bytes(resources.take("gpu_memory", "256MiB"), "spec.resources.gpu_memory") / 2**20
     if memory_mib and not 1 <= memory_mib <= 2**20:
-        raise InvalidSpec(
-            "spec.resources.gpu_memory: must be 0 or within 1 MiB..1 TiB", field="spec.resources.gpu_memory"
-        )
+        raise InvalidSpec.at("spec.resources.gpu_memory", "must be 0 or within 1 MiB..1 TiB")
     payload_bytes = size_bytes(limits.take("payload", 8 << 20), "spec.limits.payload")
     if not 0 < payload_bytes <= 1 << 30:
-        raise InvalidSpec("spec.limits.payload: must be within 1 B..1 GiB", field="spec.limits.payload")
+        raise InvalidSpec.at("spec.limits.payload", "must be within 1 B..1 GiB")
     artifact = parse_artifact(reader.take("artifact"), "spec.artifact")
     on_late = slo.take("on_late", "finish")
     if on_late not in tuple(OnLate):
-        raise InvalidSpec(
-            f"spec.slo.on_late: finish or drop is expected, not {quoted(on_late)}", field="spec.slo.on_late"
-        )
+        raise InvalidSpec.at("spec.slo.on_late", f"finish or drop is expected, not {quoted(on_late)}")
     precedence = slo.take("precedence", False)
     if not isinstance(precedence, bool):
-        raise InvalidSpec(
-            f"spec.slo.precedence: true or false is expected, not {quoted(precedence)}", field="spec.slo.precedence"
-        )
+        raise InvalidSpec.at("spec.slo.precedence", f"true or false is expected, not {quoted(precedence)}")
     spec = FunctionSpec(
         entrypoint=entrypoint,
         inputs=_tensors(reader.take("inputs"), "spec.inputs"),
@@ -474,15 +454,15 @@ def parse_spec(raw: object) -> FunctionSpec:
 def parse_document(raw: object) -> tuple[str, FunctionSpec]:
     """The name and the spec of a function.yaml. Raises :class:`InvalidSpec` that names the field."""
     if not isinstance(raw, Mapping):
-        raise InvalidSpec("body: a mapping is expected", field="body")
+        raise InvalidSpec.at("body", "a mapping is expected")
     reader = _Reader(raw, "")
     for key, expected in (("apiVersion", "smore/v1"), ("kind", "Function")):
         if (value := reader.take(key)) != expected:
-            raise InvalidSpec(f"{key}: {expected} is expected, not {quoted(value)}", field=key)
+            raise InvalidSpec.at(key, f"{expected} is expected, not {quoted(value)}")
     metadata = reader.section("metadata")
     name, labels = parse_name(metadata.take("name"), "metadata.name"), metadata.take("labels", {})
     if not isinstance(labels, Mapping) or not all(isinstance(text, str) for item in labels.items() for text in item):
-        raise InvalidSpec("metadata.labels: a mapping from texts to texts is expected", field="metadata.labels")
+        raise InvalidSpec.at("metadata.labels", "a mapping from texts to texts is expected")
     metadata.end()
     spec = reader.take("spec")
     reader.end()

@@ -29,9 +29,7 @@ class ProfiledBatch(NamedTuple):
 def parse_model(value: object, field: str) -> str:
     """Raises InvalidSpec that names the field."""
     if not isinstance(value, str) or _MODEL.fullmatch(value) is None:
-        raise InvalidSpec(
-            f"{field}: {quoted(value)} is not of the form architecture/size, such as resnet50/cpu", field=field
-        )
+        raise InvalidSpec.at(field, f"{quoted(value)} is not of the form architecture/size, such as resnet50/cpu")
     return value
 
 
@@ -44,9 +42,8 @@ def parse_function(value: str, field: str) -> tuple[str, int]:
     if not named:
         return parse_model(value, field), 0
     if _WORKLOAD.fullmatch(value) is None:
-        raise InvalidSpec(
-            f"{field}: {quoted(value)} is not of the form model/size/function/batch, such as bert/cpu/function/1",
-            field=field,
+        raise InvalidSpec.at(
+            field, f"{quoted(value)} is not of the form model/size/function/batch, such as bert/cpu/function/1"
         )
     return model, int(batch)
 
@@ -54,8 +51,7 @@ def parse_function(value: str, field: str) -> tuple[str, int]:
 def parse_training(value: object, field: str) -> str:
     """The name of a training workload. Raises InvalidSpec that names the field."""
     if not isinstance(value, str) or _WORKLOAD.fullmatch(value) is None or value.split("/")[2] != "training":
-        raise InvalidSpec(
-            f"{field}: {quoted(value)} is not of the form model/size/training/batch, such as resnet50/cpu/training/8",
-            field=field,
+        raise InvalidSpec.at(
+            field, f"{quoted(value)} is not of the form model/size/training/batch, such as resnet50/cpu/training/8"
         )
     return value

@@ -124,7 +124,7 @@ class Store:
             session.refresh(row, with_for_update=True)
             limits = Limits(**(row.limits | dict(changes)))
             if limits.burst is not None and limits.rate_per_s is None:
-                raise InvalidSpec("burst: it needs a rate_per_s", field="burst")
+                raise InvalidSpec.at("burst", "it needs a rate_per_s")
             row.limits = limits.to_dict()
             session.commit()
         self._mirror(mirror.refresh_project, name)
@@ -135,7 +135,7 @@ class Store:
         The new key and its token, which is not stored. Raises NotFound without the project, InvalidSpec without a scope.
         """
         if not scopes:
-            raise InvalidSpec("scopes: at least one is expected", field="scopes")
+            raise InvalidSpec.at("scopes", "at least one is expected")
         token = new_token()
         id_, digest = cast("tuple[str, str]", read_token(token))
         held = sorted(Scope(scope).value for scope in scopes)
@@ -301,7 +301,7 @@ class Store:
         Override the revisions' deadline (seconds from arrival), None = no more. Raises FunctionNotFound, InvalidSpec.
         """
         if deadline_s is not None and not 0.001 <= deadline_s <= 86_400:
-            raise InvalidSpec(f"deadline_s: must be within 0.001..86400 s, not {deadline_s:g}", field="deadline_s")
+            raise InvalidSpec.at("deadline_s", f"must be within 0.001..86400 s, not {deadline_s:g}")
         with Session(self._engine) as session:
             _function_row(session, project, name).deadline_s = deadline_s
             session.commit()

@@ -284,22 +284,21 @@ def row_id(document: Mapping[str, Any]) -> str:
 def _row(document: Mapping[str, Any], source: Source, where: str) -> dict[str, Any]:
     """The columns of a row. Raises InvalidInput."""
     if not isinstance(document, Mapping):
-        raise InvalidInput(f"{where}: an object is expected", field=where)
+        raise InvalidInput.at(where, "an object is expected")
     _finite(document, where)
     place, kind = document.get("place"), document.get("row")
     if not isinstance(place, Mapping):
-        raise InvalidInput(f"{where}.place: an object with device and sharing_mode is expected", field=f"{where}.place")
+        raise InvalidInput.at(f"{where}.place", "an object with device and sharing_mode is expected")
     for name in ("device", "sharing_mode"):
         if not isinstance(place.get(name), str) or not place[name]:
-            raise InvalidInput(f"{where}.place.{name}: a text is expected", field=f"{where}.place.{name}")
+            raise InvalidInput.at(f"{where}.place.{name}", "a text is expected")
     if not isinstance(kind, str) or not kind:
-        raise InvalidInput(f"{where}.row: the kind of the row is expected", field=f"{where}.row")
+        raise InvalidInput.at(f"{where}.row", "the kind of the row is expected")
     try:
         at = datetime.fromisoformat(str(document.get("at")))
     except ValueError:
-        raise InvalidInput(
-            f"{where}.at: {quoted(document.get('at'))} is not a time such as 2026-01-31T12:00:00+00:00",
-            field=f"{where}.at",
+        raise InvalidInput.at(
+            f"{where}.at", f"{quoted(document.get('at'))} is not a time such as 2026-01-31T12:00:00+00:00"
         ) from None
     return {
         "id": row_id(document),
