@@ -222,30 +222,28 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
+@dataclass(eq=False)
 class Upload:
     """
     An open upload, from :meth:`Blobs.upload`; close it, or use it in a ``with``. What was written stays for the next
     :meth:`Blobs.upload`.
     """
 
-    def __init__(
-        self, blobs: Blobs, project: str, digest: str, part: Path, descriptor: int, offset: int, size: int
-    ) -> None:
-        self._blobs = blobs
-        self._project = project
-        self._digest = digest
-        self._part = part
-        self._descriptor = descriptor
-        self._size = size
-        self.offset = offset
+    blobs: Blobs
+    project: str
+    digest: str
+    part: Path
+    descriptor: int
+    offset: int
+    size: int
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Raises PayloadTooLarge, with nothing of ``data`` written, beyond the announced size."""
-        if self.offset + len(data) > self._size:
-            raise PayloadTooLarge(f"The blob was announced with {self._size} bytes.", limit=self._size)
+        if self.offset + len(data) > self.size:
+            raise PayloadTooLarge(f"The blob was announced with {self.size} bytes.", limit=self.size)
         view = memoryview(data)
         while view:
-            written = os.write(self._descriptor, view)
+            written = os.write(self.descriptor, view)
             self.offset += written
             view = view[written:]
 
@@ -255,23 +253,23 @@ class Upload:
 
         Raises WrongDigest where they have another digest; the upload is dropped then.
         """
-        if self.offset < self._size:
+        if self.offset < self.size:
             return False
-        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        os.lseek(self.descriptor, 0, os.SEEK_SET)
         hashed = hashlib.sha256()
-        while piece := os.read(self._descriptor, CHUNK):
+        while piece := os.read(self.descriptor, CHUNK):
             hashed.update(piece)
-        if hashed.hexdigest() != self._digest:
-            self._part.unlink(missing_ok=True)
+        if hashed.hexdigest() != self.digest:
+            self.part.unlink(missing_ok=True)
             raise WrongDigest
-        os.fsync(self._descriptor)
-        self._blobs.store(self._project, self._digest, self._part)
+        os.fsync(self.descriptor)
+        self.blobs.store(self.project, self.digest, self.part)
         return True
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
     def __enter__(self) -> Self:
         return self

@@ -66,6 +66,7 @@ class RuntimeEnvironment:
             self._release.pop()()
 
 
+@dataclass(eq=False, kw_only=True)
 class RuntimeProvider:
     """
     Fetches folders and builds environments, for the revisions that take the traffic before anybody asks for them, and
@@ -73,23 +74,15 @@ class RuntimeProvider:
     failures are replaced as a whole.
     """
 
-    def __init__(
-        self,
-        *,
-        artifacts: Artifacts,
-        environments: Environments,
-        catalog: Catalog,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._artifacts = artifacts
-        self._environments = environments
-        self._catalog = catalog
-        self._clock = clock
-        self._failed: dict[str, tuple[float, str]] = {}
-        #: Revisions that were prepared here, and when the others are tried again; the thread's own.
-        self._prepared: set[tuple[str, int]] = set()
-        self._prepare_at: dict[tuple[str, int], float] = {}
-        self._stopped = threading.Event()
+    artifacts: Artifacts
+    environments: Environments
+    catalog: Catalog
+    clock: Callable[[], float] = time.monotonic
+    _failed: dict[str, tuple[float, str]] = field(default_factory=dict, init=False)
+    #: Revisions that were prepared here, and when the others are tried again; the thread's own.
+    _prepared: set[tuple[str, int]] = field(default_factory=set, init=False)
+    _prepare_at: dict[tuple[str, int], float] = field(default_factory=dict, init=False)
+    _stopped: threading.Event = field(default_factory=threading.Event, init=False)
 
     def start(self) -> None:
         """Begin to prepare what is needed and to remove what is not, in a thread of its own."""
@@ -103,20 +96,20 @@ class RuntimeProvider:
         assert spec.artifact is not None
         key = environment_key(spec.requirements, spec.artifact) if spec.requirements else ""
         self._refuse(spec.artifact.digest)
-        began = self._clock()
+        began = self.clock()
         try:
-            held = self._artifacts.take(function.partition("/")[0], spec.artifact)
+            held = self.artifacts.take(function.partition("/")[0], spec.artifact)
         except (SourceAway, redis.ConnectionError, redis.TimeoutError) as error:
             raise RuntimeUnavailable(f"The uploaded folder cannot be fetched now: {error}") from error
         except (SmoreError, OSError) as error:
             raise self._failure(spec.artifact.digest, f"The uploaded folder cannot be had: {error}") from error
-        runtime = RuntimeEnvironment(held.folder, None, {"fetch": (self._clock() - began) * 1e3}, [held.close])
+        runtime = RuntimeEnvironment(held.folder, None, {"fetch": (self.clock() - began) * 1e3}, [held.close])
         if not spec.requirements:
             return runtime
         try:
             self._refuse(key)
-            began = self._clock()
-            environment = self._environments.take(spec.requirements, spec.artifact, held.folder)
+            began = self.clock()
+            environment = self.environments.take(spec.requirements, spec.artifact, held.folder)
         except (BuildFailed, OSError) as error:
             runtime.close()
             raise self._failure(key, str(error)) from error
@@ -126,31 +119,31 @@ class RuntimeProvider:
         except RuntimeFailed:
             runtime.close()
             raise
-        runtime.phases["environment"] = (self._clock() - began) * 1e3
+        runtime.phases["environment"] = (self.clock() - began) * 1e3
         runtime.environment = environment.folder
         runtime._release.append(environment.close)
         return runtime
 
     def _refuse(self, key: str) -> None:
         until, message = self._failed.get(key, (0.0, ""))
-        if self._clock() < until:
+        if self.clock() < until:
             raise RuntimeFailed(message)
 
     def _failure(self, key: str, message: str) -> RuntimeFailed:
-        self._failed = {name: failure for name, failure in self._failed.items() if self._clock() < failure[0]}
-        self._failed[key] = (self._clock() + FAILURE_S, message)
+        self._failed = {name: failure for name, failure in self._failed.items() if self.clock() < failure[0]}
+        self._failed[key] = (self.clock() + FAILURE_S, message)
         return RuntimeFailed(message)
 
     # ---- ahead of requests, and behind them --------------------------------------------------------------------------
 
     def _run(self) -> None:
-        sweep_at = self._clock()
+        sweep_at = self.clock()
         while True:
             try:
                 self.prepare()
-                if self._clock() >= sweep_at:
+                if self.clock() >= sweep_at:
                     self.sweep()
-                    sweep_at = self._clock() + SWEEP_S
+                    sweep_at = self.clock() + SWEEP_S
             except (redis.RedisError, OSError) as error:
                 log.warning("neither prepared nor swept", error=str(error))
             if self._stopped.wait(PREPARE_S):
@@ -161,20 +154,20 @@ class RuntimeProvider:
         Have what the revisions that take the traffic need on this node, so that no cold start waits for it. Raises
         redis-py's errors.
         """
-        now, in_force = self._clock(), set[tuple[str, int]]()
-        for entry in self._catalog.functions().values():
+        now, in_force = self.clock(), set[tuple[str, int]]()
+        for entry in self.catalog.functions().values():
             revision = (entry.key, entry.revision)
             in_force.add(revision)
             if not entry.revision or revision in self._prepared or now < self._prepare_at.get(revision, now):
                 continue
-            spec = self._catalog.revision(*revision)
+            spec = self.catalog.revision(*revision)
             try:
                 if spec is not None and spec.artifact is not None:
                     self.provide(entry.key, spec).close()
             except RuntimeUnavailable:
                 continue
             except RuntimeFailed as error:
-                self._prepare_at[revision] = self._clock() + PREPARE_AGAIN_S
+                self._prepare_at[revision] = self.clock() + PREPARE_AGAIN_S
                 log.warning("not prepared", function=entry.key, revision=entry.revision, error=str(error))
                 continue
             self._prepared.add(revision)
@@ -183,18 +176,18 @@ class RuntimeProvider:
 
     def sweep(self) -> None:
         """Remove folders and environments that no revision names. Raises redis-py's errors, OSError."""
-        specs = self._catalog.specs()
+        specs = self.catalog.specs()
         if not specs:
             return  # a Redis that has just lost its mirror names nothing either
         uploaded = [(spec.requirements, spec.artifact) for spec in specs if spec.artifact is not None]
-        self._artifacts.sweep({artifact.digest for _, artifact in uploaded})
-        self._environments.cache.sweep(
+        self.artifacts.sweep({artifact.digest for _, artifact in uploaded})
+        self.environments.cache.sweep(
             {environment_key(requirements, artifact) for requirements, artifact in uploaded if requirements}
         )
 
     def stopping(self) -> None:
         """End builds and begin none: another worker, or the next one here, begins anew."""
-        self._environments.end()
+        self.environments.end()
 
     def close(self) -> None:
         """End the thread."""

@@ -8,6 +8,7 @@ point, its device and its file of steps.
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ _PLATFORM: Final = ("SMORE_", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 _RESERVED: Final = (*_PLATFORM, "LD_", "PYTHON", "PATH")
 
 
+@dataclass(eq=False, kw_only=True)
 class Launcher:
     """
     ``entrypoints``: the modules that jobs may run. ``cores``: of a CPU partition, which its jobs keep to; ``born_on``:
@@ -31,25 +33,16 @@ class Launcher:
     device. ``hosted``: the training host of ``home`` starts them, and not this process. Immutable, needs no lock.
     """
 
-    def __init__(
-        self,
-        *,
-        home: Path,
-        records: Records,
-        entrypoints: Sequence[str],
-        cores: Sequence[int],
-        born_on: Sequence[int],
-        environment: Mapping[str, str],
-        hosted: bool,
-    ) -> None:
-        self._home = home
-        self._records = records
-        self._entrypoints = entrypoints
-        self._cores = cores
-        self._born_on = born_on
-        self._environment = environment
-        self._hosted = hosted
-        self._logs = home / "logs"
+    home: Path
+    records: Records
+    entrypoints: Sequence[str]
+    cores: Sequence[int]
+    born_on: Sequence[int]
+    environment: Mapping[str, str]
+    hosted: bool
+
+    def __post_init__(self) -> None:
+        self._logs = self.home / "logs"
         self._logs.mkdir(parents=True, exist_ok=True)
 
     def log(self, record: Record) -> Path:
@@ -59,7 +52,7 @@ class Launcher:
     def refusal(self, command: StartJob) -> str:
         """Why this command may not be obeyed, '' = it may."""
         argv = command.request.argv
-        if argv and (command.request.trusted or argv[0] in self._entrypoints):
+        if argv and (command.request.trusted or argv[0] in self.entrypoints):
             return ""
         return f"{' '.join(argv[:1])!r} is not an entry point that this worker allows"
 
@@ -74,14 +67,14 @@ class Launcher:
         reserved = _PLATFORM if command.request.trusted else _RESERVED
         own = {name: value for name, value in asked.items() if not name.startswith(reserved)}
         paths = [own["PYTHONPATH"]] if own.get("PYTHONPATH") else []
-        threads = {"OMP_NUM_THREADS": "1"} if self._cores else {}
+        threads = {"OMP_NUM_THREADS": "1"} if self.cores else {}
         # A core of a partition has one arena. A training that feeds a GPU has many threads.
-        allocator = MALLOC if self._cores else {}
+        allocator = MALLOC if self.cores else {}
         platform = {
             "PYTHONPATH": os.pathsep.join([*paths, str(ROOT)]),
             "PYTHONUNBUFFERED": "1",
-            "SMORE_TRACK": str(self._records.track(record.key)),
-            hold.VARIABLE: str(self._records.hold(record.key)),
+            "SMORE_TRACK": str(self.records.track(record.key)),
+            hold.VARIABLE: str(self.records.hold(record.key)),
             TOKEN: record.token,
         }
         training = Training(
@@ -89,13 +82,13 @@ class Launcher:
             program=command.request.trusted,
             # Modules are looked for in the folder where `python -m` begins: only an operator names another.
             cwd=command.request.cwd if command.request.trusted else "",
-            env={**threads, **own, **allocator, **self._environment, **given, **platform},
-            cores=self._cores or self._born_on,
-            status=str(self._records.status(record.key)),
+            env={**threads, **own, **allocator, **self.environment, **given, **platform},
+            cores=self.cores or self.born_on,
+            status=str(self.records.status(record.key)),
             log=str(self.log(record)),
         )
-        HoldFile(self._records.hold(record.key)).make()
-        if self._hosted:
-            return None, host.ask(self._home, training)
+        HoldFile(self.records.hold(record.key)).make()
+        if self.hosted:
+            return None, host.ask(self.home, training)
         child, pid = host.start(training)
         return child, Started(pid=pid, shim=child.pid)

@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from smore.process import observability
@@ -197,6 +197,7 @@ class Runs(Protocol):
         """Let those that were stopped run again."""
 
 
+@dataclass(eq=False, kw_only=True)
 class Prober:
     """
     One thread that shuts the run gate for the windows of the jobs, one after the other, and never for longer than
@@ -206,28 +207,16 @@ class Prober:
     ``changed`` is called when it shuts and when it opens. ``clock`` gives epoch seconds, as the jobs' iterations do.
     """
 
-    def __init__(
-        self,
-        *,
-        gate: RunGate,
-        activity: Activity,
-        jobs: Probed,
-        runs: Runs,
-        longest_s: float,
-        changed: Callable[[], None],
-        clock: Callable[[], float] = time.time,
-        stopped: threading.Event | None = None,
-    ) -> None:
-        self._gate = gate
-        self._activity = activity
-        self._jobs = jobs
-        self._runs = runs
-        self._longest_s = longest_s
-        self._changed = changed
-        self._clock = clock
-        self._stopped = stopped if stopped is not None else threading.Event()
-        #: Epoch seconds until which the window before needs open time after it.
-        self._clear_at = 0.0
+    gate: RunGate
+    activity: Activity
+    jobs: Probed
+    runs: Runs
+    longest_s: float
+    changed: Callable[[], None]
+    clock: Callable[[], float] = time.time
+    stopped: threading.Event = field(default_factory=threading.Event)
+    #: Epoch seconds until which the window before needs open time after it.
+    _clear_at: float = field(default=0.0, init=False)
 
     def start(self) -> None:
         """Begin, in a thread of its own."""
@@ -235,10 +224,10 @@ class Prober:
 
     def stop(self) -> None:
         """End the thread and, at once, a window that is under way."""
-        self._stopped.set()
+        self.stopped.set()
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
+        while not self.stopped.is_set():
             wait_s = _LOOK_S
             try:
                 wait_s = self.step()
@@ -246,12 +235,12 @@ class Prober:
                 # A window that went wrong must not end the measuring, and leaves the gate open.
                 log.exception("window failed")
             if wait_s > 0:
-                self._stopped.wait(wait_s)
+                self.stopped.wait(wait_s)
 
     def step(self) -> float:
         """Make the window that is due, or say how long to wait before looking again, seconds."""
-        now = self._clock()
-        windows = [(max(due.at, self._clear_at + due.side_s), due) for due in self._jobs.due()]
+        now = self.clock()
+        windows = [(max(due.at, self._clear_at + due.side_s), due) for due in self.jobs.due()]
         if not windows:
             return 1.0
         at, due = min(windows, key=lambda pair: pair[0])
@@ -259,47 +248,47 @@ class Prober:
             return min(at - now, _LOOK_S)
         closing = self._close(due)
         self._clear_at = 2 * closing.opened - closing.shut + due.length_s
-        self._jobs.closed(due.job, closing, guest=due.guest)
+        self.jobs.closed(due.job, closing, guest=due.guest)
         return 0.0
 
     def _close(self, due: Due) -> Closing:
-        shut = self._clock()
-        longest_s = min(self._longest_s, GANG_S) if due.guest else self._longest_s
+        shut = self.clock()
+        longest_s = min(self.longest_s, GANG_S) if due.guest else self.longest_s
         quiet = None
         try:
             self._shut(due, shut + longest_s)
             if self._quiet(due, longest_s - due.length_s):
-                quiet = self._clock()
+                quiet = self.clock()
                 end = quiet + due.length_s
-                while (left_s := end - self._clock()) > 0 and self._jobs.runs(due.job):
-                    if self._stopped.wait(min(left_s, _LOOK_S)):
+                while (left_s := end - self.clock()) > 0 and self.jobs.runs(due.job):
+                    if self.stopped.wait(min(left_s, _LOOK_S)):
                         break
         finally:
-            opened = self._clock()
+            opened = self.clock()
             if due.guest:
-                self._jobs.shut_guest(False)
+                self.jobs.shut_guest(False)
             else:
-                self._runs.go_on()
-                self._gate.reopen()
-                self._changed()
+                self.runs.go_on()
+                self.gate.reopen()
+                self.changed()
         return Closing(shut=shut, quiet=quiet, opened=opened)
 
     def _shut(self, due: Due, until: float) -> None:
         if due.guest:
-            self._jobs.shut_guest(True)
+            self.jobs.shut_guest(True)
         else:
-            self._gate.shut(until)
-            self._changed()
+            self.gate.shut(until)
+            self.changed()
 
     def _quiet(self, due: Due, within_s: float) -> bool:
         """Whether nothing that the window keeps out runs any more, within that time."""
         if not due.guest:
             alone_s = min(due.length_s, within_s)
-            if self._activity.wait_idle(alone_s):
+            if self.activity.wait_idle(alone_s):
                 return True
-            self._runs.hold()
-            return self._activity.wait_idle(within_s - alone_s)
-        until = self._clock() + within_s
-        while not (waits := self._jobs.guest_waits()) and self._clock() < until and not self._stopped.is_set():
-            self._stopped.wait(_GUEST_LOOK_S)
+            self.runs.hold()
+            return self.activity.wait_idle(within_s - alone_s)
+        until = self.clock() + within_s
+        while not (waits := self.jobs.guest_waits()) and self.clock() < until and not self.stopped.is_set():
+            self.stopped.wait(_GUEST_LOOK_S)
         return waits
