@@ -297,6 +297,7 @@ def test_a_training_is_tried_started_and_stopped_by_its_page(
         assert page.locator(".gantt-words").inner_text() == second.get_attribute("aria-label")
         page.set_viewport_size({"width": 400, "height": 900})
         listed = page.get_by_role("table", name="Plan by start").get_by_role("row").filter(has_text=job.name).first
+        listed.get_by_role("cell").nth(2).wait_for()
         labels = listed.get_by_role("cell").evaluate_all("(cells) => cells.map((cell) => cell.dataset.label)")
         assert labels == ["training", "start", "end"]
         assert seen.overflow_px() == 0
@@ -352,7 +353,8 @@ def test_a_function_has_the_same_figures_everywhere(browser: "Browser", state: A
         half = seen.page.locator(".figure", has_text="p50, last hour").locator("b").inner_text()
         seen.go(f"{platform.url}/ui/functions")
         row = seen.page.get_by_role("row").filter(has=seen.page.get_by_role("link", name="echo", exact=True))
-        assert row.locator("[data-label=p50]").inner_text() == half != "–"
+        row.locator("[data-label=p50]").get_by_text(half, exact=True).wait_for()
+        assert half != "–"
 
 
 def test_many_functions_are_drawn_some_at_a_time(browser: "Browser", state: Any, platform: Platform) -> None:
@@ -367,6 +369,7 @@ def test_many_functions_are_drawn_some_at_a_time(browser: "Browser", state: Any,
         seen.go(f"{platform.url}/ui/prewarm")
         assert seen.page.locator("tbody tr").count() == 100
         seen.page.get_by_role("button", name="100 more of 250").click()
+        seen.page.locator("tbody tr").nth(199).wait_for()
         assert seen.page.locator("tbody tr").count() == 200
 
 
