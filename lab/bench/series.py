@@ -287,8 +287,9 @@ def _record(before: str | None) -> dict[str, float]:
         spent: dict[str, list[float]] = {name: [] for name in trees}
         for turn in range(RECORD_TURNS if before is not None else 1):
             for name, tree in sorted(trees.items(), reverse=turn % 2 == 1):
-                with tempfile.TemporaryDirectory(prefix="smore-record-") as home:
-                    command = [sys.executable, str(ROOT / "lab" / "bench" / "series_record.py"), home]
+                with tempfile.TemporaryDirectory(prefix="smore-record-") as home, servers(Path(home)) as urls:
+                    script = str(ROOT / "lab" / "bench" / "series_record.py")
+                    command = [sys.executable, script, urls.redis_url, urls.postgres_url]
                     env = os.environ | {"PYTHONPATH": f"{tree}:{tree / 'client'}"}
                     done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, check=True)
                 spent[name].append(float(done.stdout.splitlines()[-1]))

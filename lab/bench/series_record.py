@@ -1,19 +1,17 @@
 """
-Records a stream in servers of its own and prints the seconds of CPU that this took, of the recorder and of Postgres:
-``python lab/bench/series_record.py FOLDER``. It runs in a checkout of an older revision too (lab/bench/series.py).
+Records a stream and prints the seconds of CPU that this took, of the recorder and of Postgres:
+``python lab/bench/series_record.py REDIS POSTGRES``. It runs in a checkout of an older revision too (lab/bench/series.py).
 """
 
 import gc
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Final
 
 import psutil
 from sqlalchemy import text
 
-from lab.bench.servers import servers
 from migrations.__main__ import prepare
 from smore.domain.ids import new_id
 from smore.messages import stream
@@ -90,40 +88,37 @@ def cpu_s(postmaster: psutil.Process) -> float:
     return sum(each.user + each.system for each in times) + times[0].children_user + times[0].children_system
 
 
-def main(folder: Path) -> float:
+def main(redis_url: str, postgres_url: str) -> float:
     """The seconds of CPU: of a hundred GPU instances that report twice a second, and invocations, 30 to 70."""
-    with servers(folder) as urls:
-        config = Settings(
-            redis=RedisSettings(url=urls.redis_url, prefix=PREFIX), postgres=PostgresSettings(url=urls.postgres_url)
-        )
-        prepare(config, urls.postgres_url, None)
-        client, engine = connect(config), make_engine(urls.postgres_url, "bench")
-        with engine.connect() as connection:
-            postmaster = psutil.Process(connection.execute(text("SELECT pg_backend_pid()")).scalar_one()).parent()
-        assert postmaster is not None
-        client.delete(f"{PREFIX}ev")
-        begin, sent, second = time.time() - 600, 0, 0
-        while sent < EVENTS:
-            at = begin + second / 2
-            events = [report(gpu, at) for gpu in range(GPUS)]
-            for number in range(GPUS * 70 // 30 // 3):
-                events += invocation(second * GPUS + number, at)
-            pipe = client.pipeline(transaction=False)
-            for event in events:
-                pipe.xadd(f"{PREFIX}ev", {"e": stream.encode(event)})
-            pipe.execute()
-            sent, second = sent + len(events), second + 1
-        # What this process has made so far is none of the recorder's: no collection looks at it.
-        gc.collect()
-        gc.freeze()
-        recorder, before = Recorder(engine, client, PREFIX), cpu_s(postmaster)
-        while recorder.drain(5000):
-            pass
-        engine.dispose()
-        client.close()
-        time.sleep(0.2)
-        return cpu_s(postmaster) - before
+    config = Settings(redis=RedisSettings(url=redis_url, prefix=PREFIX), postgres=PostgresSettings(url=postgres_url))
+    prepare(config, postgres_url, None)
+    client, engine = connect(config), make_engine(postgres_url, "bench")
+    with engine.connect() as connection:
+        postmaster = psutil.Process(connection.execute(text("SELECT pg_backend_pid()")).scalar_one()).parent()
+    assert postmaster is not None
+    client.delete(f"{PREFIX}ev")
+    begin, sent, second = time.time() - 600, 0, 0
+    while sent < EVENTS:
+        at = begin + second / 2
+        events = [report(gpu, at) for gpu in range(GPUS)]
+        for number in range(GPUS * 70 // 30 // 3):
+            events += invocation(second * GPUS + number, at)
+        pipe = client.pipeline(transaction=False)
+        for event in events:
+            pipe.xadd(f"{PREFIX}ev", {"e": stream.encode(event)})
+        pipe.execute()
+        sent, second = sent + len(events), second + 1
+    # What this process has made so far is none of the recorder's: no collection looks at it.
+    gc.collect()
+    gc.freeze()
+    recorder, before = Recorder(engine, client, PREFIX), cpu_s(postmaster)
+    while recorder.drain(5000):
+        pass
+    engine.dispose()
+    client.close()
+    time.sleep(0.2)
+    return cpu_s(postmaster) - before
 
 
 if __name__ == "__main__":
-    print(main(Path(sys.argv[1])))
+    print(main(*sys.argv[1:]))
