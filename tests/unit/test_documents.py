@@ -36,7 +36,7 @@ def snippets(text: str) -> Iterator[str]:
 def commands(page: Path, program: str) -> Iterator[list[str]]:
     """The words behind ``program`` wherever a snippet of the page runs it."""
     for line in snippets((ROOT / page).read_text()):
-        for part in re.split(r"\s(?:\|\||&&|;|\|)\s|\s#\s|\$\(|;\s", line):
+        for part in re.split(r"\s(?:\|\||&&|;|\|)\s|\s#\s|\$\(|\)\s|;\s", line):
             try:
                 words = shlex.split(re.sub(r"\s#.*", "", part))
             except ValueError:
@@ -58,27 +58,48 @@ def test_commands_of_smore(page: Path) -> None:
     assert wrong == []
 
 
+def test_commands_that_the_dashboard_shows() -> None:
+    shown = [
+        (page.name, shlex.split(re.sub(r"\$\{.*", "…", command.replace('\\"', ""))))
+        for page in (ROOT / "api/ui").rglob("*.js")
+        for command in re.findall(r"[\"`>]smore ((?:\$\{.*?\}|\\\"|[^\"`<])+)", page.read_text())
+        if "vendor" not in page.parts
+    ]
+
+    assert len(shown) > 15
+    assert [each for each in shown if not _is_command(each[1])] == []
+
+
 #: Typer makes the whole tree anew whenever it is asked.
 SMORE: Any = typer.main.get_command(app)
 
 
-def _is_command(words: list[str]) -> bool:
-    command = SMORE
-    options: set[str] = {"--help", "-h"}
+def _is_command(given: list[str]) -> bool:
+    """Whether there are such a command and options, and it takes as many arguments; values are not looked at."""
+    command, arguments, words = SMORE, 0, iter(given)
+    options: dict[str, Any] = {"--help": None, "-h": None}
     for word in words:
-        if word == "--":
+        if word in ("--", "<", ">"):
             break
         inner = getattr(command, "commands", {})
         if word in inner:
             command = inner[word]
+        elif re.fullmatch(r"-\d+", word):
+            pass
         elif word.startswith("-"):
+            name, _, value = word.partition("=")
             passed_on = command.context_settings.get("ignore_unknown_options")
-            options |= {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-            if word.partition("=")[0] not in options and not passed_on and not re.fullmatch(r"-\d+", word):
-                return False
+            options |= {name: each for each in command.params for name in (*each.opts, *each.secondary_opts)}
+            if name not in options:
+                return bool(passed_on)
+            if not value and options[name] is not None and not options[name].is_flag:
+                next(words, None)
         elif inner and re.fullmatch(r"[a-z-]+", word):
             return False
-    return True
+        elif word != "…":
+            arguments += 1
+    taken = [each.nargs for each in command.params if each.param_type_name == "argument"]
+    return bool(getattr(command, "commands", {})) or min(taken, default=0) < 0 or arguments <= sum(taken)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)

@@ -59,4 +59,4 @@ export function overviewTab(page, of) {
 
 /** Three ways to call it. @param {string} of */
 const never = (of) => html`<p class="empty">It was not called in this time. Three ways to call it:</p>
-  <ul><li>here: <a href="?tab=try">Try</a></li><li>in a terminal: <code>smore run ${of} '{"x": 1}'</code></li><li>in Python: <code>Client().invoke("${of}", {"x": 1})</code></li></ul>`;
+  <ul><li>here: <a href="?tab=try">Try</a></li><li>in a terminal: <code>smore invoke ${of} --input '{"x": 1}'</code></li><li>in Python: <code>Client().invoke("${of}", {"x": 1})</code></li></ul>`;

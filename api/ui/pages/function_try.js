@@ -80,7 +80,7 @@ export function tryTab(page, of, now) {
   const view = () => {
     if (!now.data?.revision) return now.data ? empty("No revision serves, so that it cannot be called.") : nothing;
     if (page.home) return empty("It is another project's: a key of that project calls it.");
-    if (!page.may("invoke")) return empty(html`${lacking(page, "invoke")} In a terminal:`, `smore run ${of} '${template(now.data) ?? "…"}'`);
+    if (!page.may("invoke")) return empty(html`${lacking(page, "invoke")} In a terminal:`, `smore invoke ${of} --input '${template(now.data) ?? "…"}'`);
     if (text === null) {
       if (revisions.data === undefined && !revisions.error) return skeleton;
       text = first() ?? "";
@@ -140,7 +140,7 @@ async function copy(page, way, of, body) {
   const text = {
     curl: `curl ${location.origin}/v1/functions/${of}/invocations ${HEADERS("application/json")} -d ${quoted(JSON.stringify(body))}`,
     Python: `import json\nfrom smore_client import Client\n\nwith Client("${location.origin}") as client:\n    print(client.invoke("${of}", json.loads(${JSON.stringify(JSON.stringify(body.input))})${body.deadline_ms ? `, deadline_ms=${body.deadline_ms}` : ""}))`,
-    smore: `smore run ${of} ${quoted(JSON.stringify(body.input))}`,
+    smore: `smore invoke ${of} --input ${quoted(JSON.stringify(body.input))}${body.deadline_ms ? ` --deadline-ms ${body.deadline_ms}` : ""}`,
   }[way] ?? "";
   try {
     await navigator.clipboard.writeText(text);

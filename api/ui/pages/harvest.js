@@ -31,7 +31,7 @@ export function open(page) {
     <p class="choices">${choice(page, "by", ["project", "function", "gpu"], by, "By", true)} ${choice(page, "step", ["hour", "day"], step, "Step", true)} ${choice(page, "since", Object.keys(SPANS), page.query("since") || "7d", "Back", true)}</p>
     ${filters(page, [["price", "Price of a GPU hour", "h100=2.5,a100=1.8"]])}
     ${shown(parts, (data) => {
-      if (!data.parts.length) return empty("No function has run in this time. This calls one:", "smore run NAME '{\"x\": 1}'");
+      if (!data.parts.length) return empty("No function has run in this time. This calls one:", "smore invoke NAME --input '{\"x\": 1}'");
       const totals = data.totals.toSorted((a, b) => b.run_s - a.run_s);
       const all = (field) => sum(totals, field);
       return html`

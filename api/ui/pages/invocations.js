@@ -54,7 +54,7 @@ export function open(page) {
     ${shown(first, (rows) => {
       const all = [...rows, ...older.rows];
       const newer = seen.filter((each) => each.id > (rows[0]?.id ?? "")).length;
-      if (!all.length && !older.cursor) return FILTERS.some((each) => page.query(each)) ? empty("No invocation fits these filters, of those that the history keeps.") : empty("Nothing has been called yet. This calls a function:", "smore run NAME '{\"x\": 1}'");
+      if (!all.length && !older.cursor) return FILTERS.some((each) => page.query(each)) ? empty("No invocation fits these filters, of those that the history keeps.") : empty("Nothing has been called yet. This calls a function:", "smore invoke NAME --input '{\"x\": 1}'");
       return html`
         ${newer ? html`<p><button @click=${first.reload}>Show ${newer === PAGE ? `${PAGE} or more` : newer} newer</button></p>` : nothing}
         ${chosen.size ? html`<p class="bulk"><button class="danger" ?disabled=${live.stale} @click=${cancelAll}>Cancel ${chosen.size}…</button> <button @click=${() => { chosen.clear(); page.draw(); }}>Select none</button></p>` : nothing}
