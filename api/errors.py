@@ -26,6 +26,12 @@ from smore.domain.quote import cut
 from smore.domain.value_path import from_loc, written
 from smore.redis.outage import refuses
 
+#: When a refused caller may ask again (Retry-After), seconds: where the cause may be gone at any moment; where somebody has to
+#: change something; for trainings, which run for hours. What the gate can compute is in api/invoke/admit.py.
+SOON_S: Final = 1
+CHANGED_S: Final = 5
+TRAININGS_S: Final = 60
+
 
 class Malformed(CallerError):
     """The body cannot be read."""
@@ -316,7 +322,7 @@ def _of(error: CallerError, request_id: str, status: int, code: str, details: Ma
     headers = {}
     # Every 503 has one (api/server/description.py).
     if "retry_after_s" in details or status == 503:
-        headers["Retry-After"] = str(details.get("retry_after_s", 1))
+        headers["Retry-After"] = str(details.get("retry_after_s", SOON_S))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if status == 413:
@@ -339,7 +345,7 @@ def _hidden(
     kind: type[SmoreError], request_id: str, detail: str = "", details: Mapping[str, object] | None = None
 ) -> Response:
     status = STATUS.get(kind.code, 500)
-    headers = {"Retry-After": "1"} if status == 503 else {}
+    headers = {"Retry-After": str(SOON_S)} if status == 503 else {}
     said = detail or (kind.__doc__ or "").strip()
     return problem(status=status, code=kind.code, detail=said, request_id=request_id, details=details, headers=headers)
 

@@ -132,6 +132,7 @@ METRIC_FROM: Final[Mapping[str, str]] = {
     "smore_jobs_ended_total": "project",
     "smore_job_restarts_total": "lead",
     "smore_job_placements_total": "lead",
+    "smore_job_promises_total": "lead",
 }
 
 #: Fields with the same meaning in several events of the stream. A comment ``#:`` above a field replaces it.

@@ -17,7 +17,7 @@ from starlette.types import Scope as HttpScope
 
 from api.dates import FIRST_S, LAST_S, moment
 from api.deps import Gateway
-from api.errors import WHERE_LIMITS
+from api.errors import CHANGED_S, SOON_S, WHERE_LIMITS
 from smore.domain.access import Scope
 from smore.domain.errors import (
     CallerError,
@@ -39,8 +39,6 @@ from smore.redis.gateway_queue import AdmissionCheck, Question
 from smore.redis.records import Reply
 from smore.redis.submission import NEVER_S, Admission
 
-#: Seconds after which to ask again where a person has to act first.
-DRAINING_S: Final = 5
 #: Causes of a failure that lost workers can have brought about.
 _LOST: Final = (Cause.ATTEMPT_LIMIT, Cause.DISPATCH_LIMIT)
 #: Parts of a request in ``Submission.request_parts``, as :func:`request_parts` writes them.
@@ -91,7 +89,7 @@ def admit(gateway: Gateway, entry: FunctionEntry, spec: FunctionSpec) -> Limits:
     for target in gateway.catalog.paused:
         if target == "-*" or target == f"-f:{entry.key}":
             what = "The platform" if target == "-*" else f"The function {entry.name}"
-            raise Draining(f"{what} is being drained: nothing new is taken.", retry_after_s=DRAINING_S)
+            raise Draining(f"{what} is being drained: nothing new is taken.", retry_after_s=CHANGED_S)
     limits = gateway.catalog.limits.get(entry.project, NO_LIMITS)
     most = limits.warm_memory_mib
     if most is not None and spec.profile.memory_mib > most:
@@ -99,7 +97,7 @@ def admit(gateway: Gateway, entry: FunctionEntry, spec: FunctionSpec) -> Limits:
             f"The function needs {spec.profile.memory_mib:g} MiB and its project may keep {most:g} MiB warm. {WHERE_LIMITS}",
             field="warm_memory_mib",
             limit=most,
-            retry_after_s=DRAINING_S,
+            retry_after_s=CHANGED_S,
         )
     return limits
 
@@ -141,7 +139,7 @@ def refusal(admission: Admission, slo_us: int, parts: str = "") -> CallerError:
         case "mismatch":
             return _mismatch(admission, parts)
         case "full":
-            return QueueFull(full(admission.limit, admission.bound), limit=admission.limit, retry_after_s=1)
+            return QueueFull(full(admission.limit, admission.bound), limit=admission.limit, retry_after_s=SOON_S)
         case "limited":
             return limit_reached(admission.limit, admission.bound, admission.after_us)
         case "infeasible":
@@ -155,9 +153,9 @@ def refusal(admission: Admission, slo_us: int, parts: str = "") -> CallerError:
                 named["retry_after_s"] = _after_s(later_us)
             return SloInfeasible(detail, **named)
         case "quarantined":
-            return Quarantined(retry_after_s=DRAINING_S)
+            return Quarantined(retry_after_s=CHANGED_S)
         case "no_leader":
-            return NoLeader(retry_after_s=1)
+            return NoLeader(retry_after_s=SOON_S)
         case _:
             return DeadlineExpired()
 

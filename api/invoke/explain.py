@@ -15,7 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from api.dates import moment
 from api.deps import Gateway
-from api.errors import NotReady
+from api.errors import SOON_S, NotReady
 from api.invoke.admit import earliest, limit_reached
 from api.invoke.request import DryRunRequest
 from api.schemas import explain as schemas
@@ -93,7 +93,7 @@ async def dry_run(
     )
     check, answer = await _ask(gateway, question)
     if check.leader == "many":
-        raise QueueFull("Too many questions within a second.", limit="asks", retry_after_s=1)
+        raise QueueFull("Too many questions within a second.", limit="asks", retry_after_s=SOON_S)
     if answer is None:
         raise Unavailable(part="leader")
     if not answer.known:

@@ -12,7 +12,7 @@ import orjson
 from starlette.responses import Response
 
 from api.dates import moment
-from api.errors import STATUS, TRACEBACK, Ended, outcome
+from api.errors import SOON_S, STATUS, TRACEBACK, Ended, outcome
 from api.invoke.admit import Afterwards, afterwards, earliest
 from api.invoke.request import Call
 from api.invoke.submit import Submitted
@@ -232,7 +232,7 @@ def _ended(reply: Reply, result: Result, after: Afterwards | None) -> Ended:
     if result.field:
         details["field"] = result.field
     if status == 503:
-        details["retry_after_s"] = 1
+        details["retry_after_s"] = SOON_S
     named = _believable(reply, after)
     return Ended(_in_words(reply, result, after, named.get("earliest_deadline_ms")) or None, **details, **named)
 

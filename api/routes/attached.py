@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from api.auth import is_operator
 from api.deps import Gateway, JobsKey, TheGateway, TheTrail
-from api.errors import LetGo
+from api.errors import SOON_S, LetGo
 from api.schemas import jobs as schemas
 from api.schemas.problem import Problem
 from api.server.bodies import BoundedRoute
@@ -151,5 +151,5 @@ def take_steps(gateway: TheGateway, caller: JobsKey, job: str, body: schemas.Ste
                 " for an iteration, not for a sample.",
                 field="steps",
                 limit=STEPS,
-                retry_after_s=1,
+                retry_after_s=SOON_S,
             )

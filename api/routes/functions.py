@@ -23,7 +23,7 @@ from api.deps import (
     TheTrail,
     Trail,
 )
-from api.errors import TRACEBACK, CanaryFailed, Malformed, NotReady, UnsupportedMediaType
+from api.errors import SOON_S, TRACEBACK, CanaryFailed, Malformed, NotReady, UnsupportedMediaType
 from api.invoke.admit import refusal
 from api.invoke.request import read_body
 from api.pauses import pauses_of, set_for
@@ -247,7 +247,7 @@ async def _canary(
         if admission.status != "ok":
             raise QueueFull(
                 "The queue is full, so the first run of the revision was refused; deploy it again later.",
-                retry_after_s=1,
+                retry_after_s=SOON_S,
             )
         reply = await waiter.future
     finally:

@@ -117,7 +117,7 @@ VALUES: Final[Mapping[str, Any]] = {
     "target": "function/echo",
     "text": "hello",
     "training": "resnet50/cpu/training/8",
-    "utilisation_counter": "cpu",
+    "utilisation_counter": "cpu-time",
     "why": "busy",
 }
 #: And under a name that ends so.

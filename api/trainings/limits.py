@@ -1,10 +1,10 @@
 """What the trainings of a project have reserved, and whether it may have one more."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from api.deps import Gateway
-from api.errors import WHERE_LIMITS
+from api.errors import TRAININGS_S, WHERE_LIMITS
 from smore.domain.errors import LimitReached
 from smore.domain.job import RESERVE, JobState
 from smore.domain.limits import NO_LIMITS, Limits
@@ -12,9 +12,6 @@ from smore.messages.reports import Report
 
 if TYPE_CHECKING:
     from smore.postgres.jobs import Admit, Job
-
-#: Trainings run for hours: whoever has as many as it may need not ask every second.
-_RETRY_S: Final = 60
 
 
 def going_on(jobs: Sequence["Job"], reports: Sequence[Report]) -> list["Job"]:
@@ -54,7 +51,7 @@ def check_limits(
             f"The project has reached its limit jobs ({most}). {WHERE_LIMITS}",
             field="jobs",
             limit=most,
-            retry_after_s=_RETRY_S,
+            retry_after_s=TRAININGS_S,
         )
     bound = limits.job_memory_mib
     if bound is None:
@@ -68,7 +65,7 @@ def check_limits(
             f" trainings. {WHERE_LIMITS}",
             field="job_memory_mib",
             limit=bound,
-            retry_after_s=_RETRY_S,
+            retry_after_s=TRAININGS_S,
         )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from api.dates import moment
 from api.deps import Gateway
-from api.errors import WHERE_LIMITS
+from api.errors import TRAININGS_S, WHERE_LIMITS
 from api.schemas.jobs import JobBody, SecretOf
 from api.trainings.names import saying
 from smore.domain.errors import Conflict, InvalidInput, InvalidSpec, LimitReached, SloInfeasible, Unavailable
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 #: What of a body is told to be the field that is wrong, by why nothing is promised (the rule's ``Unpromised``).
 _FIELDS: Final = {"unknown": "duration"}
-#: Trainings run for hours: whoever has as many promises as it may need not ask every second.
-_RETRY_S: Final = 60
 
 
 def asked_by(body: JobBody, longest_s: float) -> float | None:
@@ -74,7 +72,7 @@ def refuse_unpromised(
         case "others":
             raise SloInfeasible(message, **details)
         case "limit":
-            raise LimitReached(f"{message} {WHERE_LIMITS}", field=field, retry_after_s=_RETRY_S)
+            raise LimitReached(f"{message} {WHERE_LIMITS}", field=field, retry_after_s=TRAININGS_S)
         case _:
             raise InvalidInput(f"{field}: {message}", **details)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from api.auth import is_operator
 from api.deps import Gateway
-from api.errors import SessionForbidden
+from api.errors import TRAININGS_S, SessionForbidden
 from api.schemas.jobs import JobBody, SecretOf
 from api.session import SessionCaller
 from api.trainings.budgets import check_budget
@@ -31,8 +31,6 @@ LONGEST_S: Final = 10 * 365.25 * 86_400
 LONGEST_GRACE_S: Final = 3600.0
 #: Seconds that an answer to a job that is started may wait for the job scheduler's word whether it can ever run.
 FIT_S: Final = 1.0
-#: When whoever is refused because the platform is drained may ask again, seconds.
-DRAINING_S: Final = 60
 
 
 def request_of(gateway: Gateway, caller: KeyEntry, body: JobBody, reports: Sequence[Report]) -> JobRequest:
@@ -41,7 +39,7 @@ def request_of(gateway: Gateway, caller: KeyEntry, body: JobBody, reports: Seque
     and SessionForbidden for a program or an environment of a session's own.
     """
     if "-*" in gateway.catalog.paused:
-        raise Draining("The platform is being drained: no training is taken.", retry_after_s=DRAINING_S)
+        raise Draining("The platform is being drained: no training is taken.", retry_after_s=TRAININGS_S)
     parse_name(body.name)
     trusted = _trusted(gateway, caller, body)
     if isinstance(caller, SessionCaller):
