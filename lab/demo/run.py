@@ -357,15 +357,15 @@ class Demo:
             name: function.deadline_ms / 1e3 for name, function in deployed.items() if function.deadline_ms is not None
         }
         self._enter(Phase.JOBS)
-        jobs = {
-            training.name: await client.start_job(
-                training.name, training.argv, [training.partition.gpu], workload=training.workload
-            )
-            for training in self._trainings
-        }
-        tracks = {name: Track(self._home / "run" / "jobs" / f"{job.id}.1.0.track") for name, job in jobs.items()}
+        jobs: dict[str, Job] = {}
+        tracks: dict[str, Track] = {}
         watching = asyncio.create_task(watch(client, tracks, self._board))
         try:
+            for training in self._trainings:
+                job = jobs[training.name] = await client.start_job(
+                    training.name, training.argv, [training.partition.gpu], workload=training.workload
+                )
+                tracks[training.name] = Track(self._home / "run" / "jobs" / f"{job.id}.1.0.track")
             await until(
                 lambda: all(len(track.steps) >= SETTLE_STEPS for track in tracks.values()), "the jobs' first iterations"
             )
