@@ -29,7 +29,7 @@ from typing import Final
 
 from lab.bench.ports import free_port
 from lab.bench.report import ROOT
-from smore import local
+from smore.local import machine
 
 DOCUMENTS: Final = ("README.md", "docs/**/*.md")
 KINDS: Final = ("quick", "long", "output")
@@ -257,7 +257,7 @@ class Newcomer:
 
     def close(self) -> None:
         """End the platform."""
-        local.down(self.home)
+        machine.down(self.home)
 
 
 def _clean(environment: "os._Environ[str]") -> dict[str, str]:

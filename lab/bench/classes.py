@@ -32,7 +32,7 @@ import numpy as np
 
 from lab.bench.overload.rig import Rig, one_core_partitions
 from lab.bench.report import emit, end_on_sigterm, progress
-from smore import local
+from smore.local import layout
 from smore_client import admin
 from smore_client.transport import ApiError
 
@@ -163,8 +163,8 @@ def main(words: Sequence[str]) -> None:
     asked = parser.parse_args(words)
     end_on_sigterm()
     core = one_core_partitions()[-1].device
-    halves = [local.Partition(gpu=f"cpu{half}", kind="cpu", device=core, share=0.5) for half in range(2)]
-    partitions = halves if asked.platform else [local.Partition(gpu="cpu0", kind="cpu", device=core)]
+    halves = [layout.Partition(gpu=f"cpu{half}", kind="cpu", device=core, share=0.5) for half in range(2)]
+    partitions = halves if asked.platform else [layout.Partition(gpu="cpu0", kind="cpu", device=core)]
     found: dict[str, float] = {}
     with (
         tempfile.TemporaryDirectory(prefix="smore-classes-") as folder,

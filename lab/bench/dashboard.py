@@ -61,9 +61,9 @@ from lab.bench.dashboard_actions import ACTIONS, SILENT, STRANGE, Asked
 from lab.bench.ports import free_port
 from lab.bench.report import emit, end_on_sigterm, progress
 from lab.bench.uploads import eventually
-from smore import local
 from smore.domain.function import FunctionSpec
 from smore.domain.job import Action, JobRequest
+from smore.local import machine
 from smore.messages.reports import JobReport, Report, UnregisteredProcess, WarmInstance, WarmState, encode_report
 from smore.postgres.catalog import Store
 from smore.postgres.connection import make_engine
@@ -211,7 +211,7 @@ def one_each(engine: Engine, _connection: object, names: Sequence[str]) -> Mappi
 def scene(home: Path, gpus: int, functions: int, trainings: Trainings) -> Iterator[Scene]:
     """``gpus``: how many report beside the one CPU partition; ``trainings`` makes those that run on them."""
     os.environ["SMORE_API__PORT"] = str(free_port())
-    end = local.up(home, config=Settings(), partitions=1)
+    end = machine.up(home, config=Settings(), partitions=1)
     try:
         engine = make_engine(end.postgres_url, "bench")
         config = Settings.model_validate({"redis": {"url": end.redis_url}})
@@ -225,7 +225,7 @@ def scene(home: Path, gpus: int, functions: int, trainings: Trainings) -> Iterat
         with psycopg.connect(end.postgres_url.replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute(_DAY, (names,))
             # A leader that finds trainings ended by others fails, and that is told for a while.
-            leader = psutil.Process(eventually(partial(local.pid, home, "control"), 30, "control"))
+            leader = psutil.Process(eventually(partial(machine.pid, home, "control"), 30, "control"))
             leader.suspend()
             try:
                 jobs = trainings(engine, connection, names)
@@ -238,7 +238,7 @@ def scene(home: Path, gpus: int, functions: int, trainings: Trainings) -> Iterat
             caller.deploy({"apiVersion": "smore/v1", "kind": "Function", **document})
             yield Scene(home=home, url=end.gateway_url, key=key, client=caller, queue=queue, names=names, fleet=fleet)
     finally:
-        local.down(home)
+        machine.down(home)
 
 
 # ---- the cluster -----------------------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ def viewers(on: Scene, count: int = VIEWERS) -> Iterator[None]:
 
 
 def of_viewers(on: Scene) -> dict[str, float]:
-    gateway = psutil.Process(local.pid(on.home, "gateway"))
+    gateway = psutil.Process(machine.pid(on.home, "gateway"))
 
     def share() -> float:
         began, used = time.monotonic(), sum(gateway.cpu_times()[:2])

@@ -20,7 +20,7 @@ import redis
 
 from lab.bench import stranger
 from lab.bench.disk import Disk, missing
-from smore import local
+from smore.local import asking, machine
 from smore.process.settings import Settings
 from smore.redis.fleet import Fleet
 
@@ -52,7 +52,7 @@ class Faults:
     def __init__(
         self,
         home: Path,
-        end: local.Endpoints,
+        end: asking.Endpoints,
         client: "redis.Redis",
         disk: Disk | None,
         send: Callable[..., Coroutine[Any, Any, httpx.Response]],
@@ -135,7 +135,7 @@ class Faults:
     # ---- processes ---------------------------------------------------------------------------------------------------
 
     def pid(self, name: str) -> int:
-        pid = local.pid(self._home, name)
+        pid = machine.pid(self._home, name)
         if pid is None:
             raise LookupError(f"{name} is not running")
         return pid
@@ -150,7 +150,9 @@ class Faults:
 
     def schedulers(self) -> list[int]:
         return [
-            program.pid for program in local.status(self._home) if program.name.startswith("scheduler") and program.pid
+            program.pid
+            for program in machine.status(self._home)
+            if program.name.startswith("scheduler") and program.pid
         ]
 
     def supervisor(self) -> int:
@@ -243,9 +245,9 @@ class Faults:
         await self._freeze(zygotes, 8.0)
 
     async def _away(self, name: str, seconds: float) -> None:
-        await asyncio.to_thread(local.stop, self._home, name)
+        await asyncio.to_thread(machine.stop, self._home, name)
         await asyncio.sleep(seconds)
-        await asyncio.to_thread(local.start, self._home, name)
+        await asyncio.to_thread(machine.start, self._home, name)
 
     async def _refusing(self, setting: str, value: str, seconds: float) -> None:
         """Redis reads and refuses writes; meanwhile requests try to write."""
@@ -353,7 +355,7 @@ class Faults:
         await asyncio.gather(*deploys, return_exceptions=True)
 
     async def _up(self) -> None:
-        await asyncio.to_thread(local.up, self._home, config=Settings(), partitions=PARTITIONS)
+        await asyncio.to_thread(machine.up, self._home, config=Settings(), partitions=PARTITIONS)
 
     async def _reboot(self) -> None:
         """
@@ -375,7 +377,7 @@ class Faults:
 
     async def _cut(self) -> None:
         """The append-only file ends in the middle of a command."""
-        await asyncio.to_thread(local.down, self._home)
+        await asyncio.to_thread(machine.down, self._home)
         data = self._home / "redis"
         newest = max((data / "appendonlydir").glob("*.incr.aof"), default=data / "appendonly.aof")
         os.truncate(newest, newest.stat().st_size - 7)

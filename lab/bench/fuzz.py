@@ -64,7 +64,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from lab.bench import report
-from smore import local
+from smore.local import asking, machine
 from smore.process.settings import Settings
 from smore_client import Client
 
@@ -426,16 +426,16 @@ def deploy(client: Client) -> None:
 
 
 @contextmanager
-def platform(home: Path) -> Iterator[tuple[local.Endpoints, str]]:
+def platform(home: Path) -> Iterator[tuple[asking.Endpoints, str]]:
     """A platform of its own that keeps little: its endpoints and its first key."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     os.environ |= {"SMORE_API__PORT": str(port), "SMORE_BLOBS__PROJECT_BYTES": str(64 << 20)}
-    end = local.up(home, config=Settings(), partitions=1)
+    end = machine.up(home, config=Settings(), partitions=1)
     try:
         yield end, (home / "key").read_text().strip()
     finally:
-        local.down(home)
+        machine.down(home)
 
 
 # ---- servers that are away -------------------------------------------------------------------------------------------
@@ -447,17 +447,17 @@ def away(home: Path, server: str, way: str) -> Iterator[None]:
     ``server`` of the platform in ``home`` killed, or all its processes frozen, while the ``with`` lasts. Raises
     LookupError.
     """
-    pid = local.pid(home, server)
+    pid = machine.pid(home, server)
     if pid is None:
         raise LookupError(f"{server} does not run")
     if way == "killed":
         os.kill(pid, signal.SIGKILL)
         # Its supervisor would start it again at once.
-        local.stop(home, server)
+        machine.stop(home, server)
         try:
             yield
         finally:
-            local.start(home, server)
+            machine.start(home, server)
         return
     process = psutil.Process(pid)
     frozen = [process, *process.children(recursive=True)]

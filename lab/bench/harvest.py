@@ -54,8 +54,8 @@ from lab.bench.overload.rig import FUNCTIONS, Rig, Trained, one_core_partitions
 from lab.bench.overload.run import measure, row, shown
 from lab.bench.report import ROOT, end_on_sigterm
 from ml.learn.learning import Learning
-from smore import local
 from smore.domain.loss import DEFAULT_BUDGET, Window, estimate
+from smore.local import layout
 from smore.postgres.connection import make_engine
 from smore.process.gpm import Gpm
 from smore.redis.tables import Tables
@@ -96,7 +96,7 @@ class Mode:
     precedence: bool = False
 
 
-def profiled(nice: int, where: local.Partition, folder: Path) -> Mode:
+def profiled(nice: int, where: layout.Partition, folder: Path) -> Mode:
     """Measure pairs at a priority of functions. Raises CalledProcessError."""
     mode = Mode(name=f"nice{nice}", nice=nice, rows=folder / str(nice))
     report.progress(f"pairs at {mode.name}")
@@ -120,9 +120,9 @@ def publish(rig: Rig, rows: Path) -> None:
         sys.exit(f"harvest: no degradation table of the rows that were measured: {outcome.reason}")
 
 
-def partition(device: str) -> local.Partition:
+def partition(device: str) -> layout.Partition:
     """The GPU instance to measure on. Raises SystemExit where there is none of the kind asked for."""
-    gpus = local.gpu_partitions() if device != "cpu" else ()
+    gpus = layout.gpu_partitions() if device != "cpu" else ()
     if gpus:
         return gpus[0]
     if device == "cuda":
@@ -134,7 +134,7 @@ def partition(device: str) -> local.Partition:
 class SmActive:
     """Mean share of busy SMs since its creation, by GPM; :meth:`read` returns None where the device has no counter."""
 
-    def __init__(self, where: local.Partition) -> None:
+    def __init__(self, where: layout.Partition) -> None:
         self._gpm: Gpm | None = None
         if where.kind == "cpu":
             return
@@ -172,7 +172,7 @@ def utilisation(rig: Rig, gpu: str, begin: float, end: float) -> float | None:
 
 def measure_mode(
     mode: Mode,
-    where: local.Partition,
+    where: layout.Partition,
     *,
     seconds: float,
     connections: int,

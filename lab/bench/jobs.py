@@ -46,8 +46,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from lab.bench.ports import free_port
 from lab.bench.report import emit, end_on_sigterm, progress, rounded
 from scheduler.jobs.recording import replay
-from smore import local
 from smore.domain.job import OVER, JobState, Outcome
+from smore.local import asking, machine
 from smore.messages.reports import JobReport
 from smore.postgres.connection import make_engine
 from smore.postgres.jobs import Attempt, Job, JobStore
@@ -95,7 +95,7 @@ QUICK: Final = Size(singles=10, gangs=2, iterations=160, rounds=1, probes=5, lon
 class Stage:
     """A platform and doors to it."""
 
-    def __init__(self, home: Path, end: local.Endpoints) -> None:
+    def __init__(self, home: Path, end: asking.Endpoints) -> None:
         self.home = home
         #: Of each training that was handed in.
         self.projects: dict[str, str] = {}
@@ -188,7 +188,7 @@ class Watch(threading.Thread):
 
 def kill_all(stage: Stage, recoveries: dict[str, float]) -> None:
     """Kill each process of the platform once, one after the other."""
-    for program in local.status(stage.home):
+    for program in machine.status(stage.home):
         struck = time.time()
         pid = _patient_pid(stage.home, program.name)
         os.kill(pid, signal.SIGKILL)
@@ -201,7 +201,7 @@ def kill_all(stage: Stage, recoveries: dict[str, float]) -> None:
 
 def _patient_pid(home: Path, name: str) -> int:
     until = time.monotonic() + _GIVEN_UP_S
-    while (pid := local.pid(home, name)) is None:
+    while (pid := machine.pid(home, name)) is None:
         if time.monotonic() > until:
             raise RuntimeError(f"{name} does not come back")
         time.sleep(_LOOK_S)
@@ -395,7 +395,7 @@ def platform(setting: str, record: Path) -> Iterator[Stage]:
             "SMORE_JOBS__SILENT_S": str(SILENT_S),
             "SMORE_JOBS__RECORD": str(record),
         }
-        end = local.up(home, config=Settings(), partitions=PARTITIONS)
+        end = machine.up(home, config=Settings(), partitions=PARTITIONS)
         try:
             yield Stage(home, end)
         finally:
@@ -403,7 +403,7 @@ def platform(setting: str, record: Path) -> Iterator[Stage]:
                 if proc.environment_of(pid).get("SMORE_TRACK", "").startswith(str(home.resolve())):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-            local.down(home)
+            machine.down(home)
 
 
 def run(size: Size) -> dict[str, float]:

@@ -41,7 +41,7 @@ from lab.bench.disk import Disk, missing, small_disk
 from lab.bench.faults import LOADED, PARTITIONS, Fault, Faults
 from lab.bench.ports import free_port
 from lab.bench.report import emit, end_on_sigterm, progress, rounded
-from smore import local
+from smore.local import asking, machine
 from smore.messages import stream
 from smore.process.settings import Settings
 from smore.redis.fleet import stream_entries
@@ -270,7 +270,7 @@ class Witness(threading.Thread):
 class Bench:
     """A platform under load, its faults, and the strikes so far."""
 
-    def __init__(self, home: Path, end: local.Endpoints, key: str, tally: Path, disk: Disk | None) -> None:
+    def __init__(self, home: Path, end: asking.Endpoints, key: str, tally: Path, disk: Disk | None) -> None:
         self.home = home
         self.tally = tally
         client = redis.from_url(end.redis_url, socket_timeout=5)
@@ -529,12 +529,12 @@ def run(
             "SMORE_QUEUE__SYNC_RESULT_TTL_S": "7200",
             "SMORE_QUEUE__RESULT_TTL_S": "7200",
         }
-        end = local.up(home, config=Settings(), partitions=PARTITIONS)
+        end = machine.up(home, config=Settings(), partitions=PARTITIONS)
         try:
             bench = Bench(home, end, (home / "key").read_text().strip(), tally, disk)
             return asyncio.run(_run(bench, quick, re.compile(only), minutes)), bench
         finally:
-            local.down(home)
+            machine.down(home)
             end_left_over(home)
 
 

@@ -47,9 +47,9 @@ from lab.simulation.result import Inconsistent
 from lab.simulation.spelt import parse
 from lab.simulation.traces import Trace
 from lab.simulation.world import World
-from smore import local
 from smore.domain.errors import SmoreError
 from smore.domain.invocation import State
+from smore.local import layout
 from smore.postgres.connection import make_engine
 from smore.process.environment import settings
 from smore.traces import public
@@ -79,7 +79,7 @@ class Here:
     def __init__(self, home: Path, wanted: World, seed: int) -> None:
         self._home, self._seed = home, seed
         self._size = wanted.interference_model.preset
-        partitions = one_core_partitions() if self._size == "cpu" else list(local.gpu_partitions())
+        partitions = one_core_partitions() if self._size == "cpu" else list(layout.gpu_partitions())
         if len(partitions) < len(wanted.gpus):
             raise world.bad("gpus", f"{len(wanted.gpus)} are wanted, {len(partitions)} of the kind are at hand")
         self._partitions = partitions[: len(wanted.gpus)]

@@ -44,7 +44,7 @@ from lab.bench.otlp import Receiver
 from lab.bench.ports import free_port
 from lab.bench.report import ROOT, emit, end_on_sigterm, progress
 from lab.bench.uploads import eventually
-from smore import local
+from smore.local import asking, machine
 from smore.process.observability import FAMILIES
 from smore.process.settings import Settings
 from smore_client import Client
@@ -184,7 +184,7 @@ def _told(receiver: Receiver) -> set[str]:
     return {span["traceId"] for span in receiver.spans if span["name"] == "invocation"}
 
 
-def _served(end: local.Endpoints, key: str) -> set[str]:
+def _served(end: asking.Endpoints, key: str) -> set[str]:
     addresses = [f"http://{end.metrics_host}:{port}/metrics" for port in end.metrics_ports.values()]
     gateway = httpx.get(f"{end.gateway_url}/metrics", headers={"X-API-Key": key}, timeout=30)
     return {gateway.text, *(httpx.get(address, timeout=30).text for address in addresses)}
@@ -198,7 +198,7 @@ def provoked(http: httpx.Client, client: Client, home: Path) -> int:
     client.start_job("fails", [sys.executable, "-c", "raise SystemExit(3)"])
     fired = _fires(http, "Paused") + _fires(http, "TrainingFailed")
     for alert, part in (("GpuSilent", "worker-"), ("NobodyLeads", "scheduler-")):
-        pids = [each.pid for each in local.status(home) if each.name.startswith(part) and each.pid]
+        pids = [each.pid for each in machine.status(home) if each.name.startswith(part) and each.pid]
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         try:
@@ -224,7 +224,7 @@ def run(folder: Path, receiver: Receiver) -> dict[str, float]:
     tools, home = _tools(folder), folder / "home"
     tested = subprocess.run([tools / "promtool", "test", "rules", FOLDER / "rules_test.yml"], check=False)
     os.environ |= {"SMORE_API__PORT": str(free_port()), "SMORE_HOME": str(home), "SMORE_OTEL__ENDPOINT": receiver.url}
-    end = local.up(home, config=Settings(), partitions=1)
+    end = machine.up(home, config=Settings(), partitions=1)
     try:
         key = (home / "key").read_text().strip()
         (home / "prometheus-key").write_text(key)
@@ -245,7 +245,7 @@ def run(folder: Path, receiver: Receiver) -> dict[str, float]:
             progress(str(figures))
             figures["alerts_fired"] = provoked(http, client, home)
     finally:
-        local.down(home)
+        machine.down(home)
     figures["rules_failed"] += tested.returncode != 0
     return figures
 

@@ -41,7 +41,7 @@ import numpy as np
 
 from lab.bench import report
 from lab.bench.overload.rig import Rig
-from smore import local
+from smore.local import layout
 from smore_client import admin
 
 KINDS: Final = ("periodic", "bursty")
@@ -184,7 +184,7 @@ def measure(minutes: int, period: int, many: int, seed: int) -> tuple[dict[str, 
     with (
         tempfile.TemporaryDirectory(prefix="smore-prewarm-") as folder,
         Rig(
-            Path(folder), [local.Partition(gpu="cpu0", kind="cpu", device="")], functions=(), environment=environment
+            Path(folder), [layout.Partition(gpu="cpu0", kind="cpu", device="")], functions=(), environment=environment
         ) as rig,
         ThreadPoolExecutor(1) as sender,
     ):

@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 
 from lab.bench import cpu, load, naive, report
 from lab.bench.ports import free_port
-from smore import local
+from smore.local import asking, layout, machine
 from smore.postgres.connection import make_engine
 from smore.postgres.rows import ExecutionRow
 from smore.process.settings import Settings
@@ -142,14 +142,14 @@ class SmoreSide:
 
     def __init__(self, home: Path, functions: Sequence[Deployed] = FUNCTIONS) -> None:
         self._home, self._functions = home, functions
-        self._platform: local.Endpoints | None = None
+        self._platform: asking.Endpoints | None = None
         self._key = ""
         self._deployed = False
         # One for all calls: making one takes 25 ms of a core, which would be measured.
         self._client = httpx.Client(timeout=150)
 
     @property
-    def platform(self) -> local.Endpoints:
+    def platform(self) -> asking.Endpoints:
         if self._platform is None:
             raise RuntimeError("SMore is not running")
         return self._platform
@@ -160,8 +160,8 @@ class SmoreSide:
         os.environ |= {**naive.ENVIRONMENT, "SMORE_API__PORT": str(free_port())}
         # Nothing is pinned: the platform and the one partition may both use every core, as the peer may.
         config = Settings(platform_cores=cores)
-        self._platform = local.up(
-            self._home, config=config, partitions=[local.Partition(gpu="cpu0", kind="cpu", device=cores)]
+        self._platform = machine.up(
+            self._home, config=config, partitions=[layout.Partition(gpu="cpu0", kind="cpu", device=cores)]
         )
         self._key = (self._home / "key").read_text().strip()
         if not self._deployed:
@@ -173,7 +173,7 @@ class SmoreSide:
     def stop(self) -> None:
         if self._platform is not None:
             self._platform = None
-            local.down(self._home)
+            machine.down(self._home)
 
     def learn(self) -> None:
         """Fit the first predictor and the first forecaster; without this the platform would, a minute after its start."""

@@ -39,7 +39,7 @@ from sqlalchemy import Engine, text
 
 from lab.bench.ports import free_port
 from lab.bench.report import emit, end_on_sigterm, progress
-from smore import local
+from smore.local import asking, machine
 from smore.postgres.connection import make_engine
 from smore.process.settings import Settings
 
@@ -108,7 +108,7 @@ class Samples:
 class Sampler:
     """Samples the resources of a platform from outside; :meth:`sample` takes some ten milliseconds."""
 
-    def __init__(self, home: Path, end: local.Endpoints, engine: Engine) -> None:
+    def __init__(self, home: Path, end: asking.Endpoints, engine: Engine) -> None:
         self._home, self._engine = home, engine
         self._redis = redis.from_url(end.redis_url, socket_timeout=10)
         self._supervisor = end.supervisor_pid
@@ -160,7 +160,7 @@ class Sampler:
         processes: dict[str, psutil.Process] = {}
         with contextlib.suppress(psutil.Error):
             processes["supervisor"] = psutil.Process(self._supervisor)
-        for program in local.status(self._home):
+        for program in machine.status(self._home):
             if program.pid is None:
                 continue
             with contextlib.suppress(psutil.Error, OSError):
@@ -423,14 +423,14 @@ def run(minutes: float, rate: float) -> Soaked:
             "SMORE_QUEUE__SYNC_RESULT_TTL_S": str(TTL_S),
             "SMORE_QUEUE__IDEMPOTENCY_TTL_S": str(TTL_S),
         }
-        end = local.up(home, config=Settings(), partitions=2)
+        end = machine.up(home, config=Settings(), partitions=2)
         engine = make_engine(end.postgres_url, "soak")
         try:
             load = Load(end.gateway_url, (home / "key").read_text().strip(), rate)
             return asyncio.run(_closing(load, Sampler(home, end, engine), minutes))
         finally:
             engine.dispose()
-            local.down(home)
+            machine.down(home)
 
 
 async def _closing(load: Load, sampler: Sampler, minutes: float) -> Soaked:

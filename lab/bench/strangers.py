@@ -41,7 +41,7 @@ from lab.bench.kills import Answers, end_left_over
 from lab.bench.ports import free_port
 from lab.bench.report import emit, end_on_sigterm, progress, rounded
 from lab.bench.stranger import KINDS
-from smore import local
+from smore.local import machine
 from smore.process.settings import Settings
 
 RATE: Final = 20.0
@@ -324,12 +324,12 @@ def run(kinds: Sequence[str]) -> tuple[dict[str, float], list[dict[str, object]]
             "SMORE_API__PORT": str(free_port()),
             "SMORE_JOB_ENTRYPOINTS": "lab.bench.pace,lab.bench.stranger",
         }
-        end = local.up(home, config=Settings(), partitions=3)
+        end = machine.up(home, config=Settings(), partitions=3)
         try:
             bench = Bench(end.gateway_url, (home / "key").read_text().strip(), home / "logs")
             return asyncio.run(bench.run(kinds))
         finally:
-            local.down(home)
+            machine.down(home)
             end_left_over(home)
 
 

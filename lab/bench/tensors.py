@@ -44,7 +44,7 @@ from tritonclient.http import InferenceServerClient, InferInput
 from lab.bench import cpu, naive, report
 from lab.bench.means import ChannelMeans
 from lab.bench.ports import free_port
-from smore import local
+from smore.local import layout, machine
 from smore.process.settings import Settings
 from smore_client import Client
 
@@ -92,8 +92,8 @@ def platform(home: Path) -> Iterator[Side]:
     cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     port = free_port()
     os.environ |= {**naive.ENVIRONMENT, "SMORE_API__PORT": str(port)}
-    end = local.up(
-        home, config=Settings(platform_cores=cores), partitions=[local.Partition(gpu="cpu0", kind="cpu", device=cores)]
+    end = machine.up(
+        home, config=Settings(platform_cores=cores), partitions=[layout.Partition(gpu="cpu0", kind="cpu", device=cores)]
     )
     try:
         key = (home / "key").read_text().strip()
@@ -112,7 +112,7 @@ def platform(home: Path) -> Iterator[Side]:
 
             yield Side(name="oip", request=request, group=group)
     finally:
-        local.down(home)
+        machine.down(home)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from sqlalchemy.orm import Session
 from lab.bench.report import ROOT, emit, end_on_sigterm, progress
 from lab.bench.uploads import eventually
 from ml.rows import parse
-from smore import local
+from smore.local import asking, machine
 from smore.postgres.predictors import Profiles
 from smore.postgres.rows import Base
 from worker import proc
@@ -122,10 +122,10 @@ class Platform:
             check=True,
         )
 
-    def up(self) -> tuple[httpx.Client, local.Endpoints]:
+    def up(self) -> tuple[httpx.Client, asking.Endpoints]:
         """Start it. Its REST API with the home's key, and where its servers are."""
         self.smore("up")
-        end = local.endpoints(self._home)
+        end = machine.endpoints(self._home)
         assert end is not None
         key = (self._home / "key").read_text().strip()
         http = httpx.Client(base_url=end.gateway_url, headers={"Authorization": f"Bearer {key}"}, timeout=30)
@@ -233,7 +233,7 @@ def executions(http: httpx.Client, id_: str) -> list[dict[str, Any]]:
     return [attempt for attempt in attempts if attempt["state"] in ("succeeded", "failed")]
 
 
-def observe(http: httpx.Client, end: local.Endpoints, left: Left) -> Seen:
+def observe(http: httpx.Client, end: asking.Endpoints, left: Left) -> Seen:
     """What the newer platform makes of it."""
     asked(http.post("/v1/queues/echo/resume"))
 
@@ -323,7 +323,7 @@ def run(older: str) -> dict[str, float]:
             with http:
                 return figures(left, observe(http, end, left))
         finally:
-            if local.endpoints(home) is None:
+            if machine.endpoints(home) is None:
                 second.up()[0].close()
             second.smore("down", "--jobs")
 

@@ -34,7 +34,7 @@ import psutil
 
 from lab.bench.ports import free_port
 from lab.bench.report import emit, end_on_sigterm, progress, rounded
-from smore import local
+from smore.local import machine
 from smore.process.settings import Settings
 from smore_client import Client, upload
 from smore_client.pack import digest_of, pack
@@ -116,7 +116,7 @@ class Stage:
             digest_of(weights)
         shutil.copyfile(weights, self.place / "copy.bin")
         least_s = time.perf_counter() - began
-        gateway = local.pid(self.home, "gateway")
+        gateway = machine.pid(self.home, "gateway")
         assert gateway is not None
         before = psutil.Process(gateway).memory_info().rss / MEBIBYTE
         with tempfile.TemporaryDirectory() as packing:
@@ -158,7 +158,7 @@ def run(mib: int, pypi: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="smore-uploads-") as temporary:
         place, home = Path(temporary), Path(temporary, "home")
         os.environ["SMORE_API__PORT"] = str(free_port())
-        end = local.up(home, config=Settings(), partitions=1)
+        end = machine.up(home, config=Settings(), partitions=1)
         try:
             with Client(end.gateway_url, (home / "key").read_text().strip()) as client:
                 eventually(lambda: httpx.get(f"{end.gateway_url}/readyz").status_code == 200, 120, "readiness")
@@ -181,7 +181,7 @@ def run(mib: int, pypi: bool) -> dict[str, Any]:
                     progress(f"{name}: {loads}")
                 return {name: rounded(value) for name, value in figures.items()}
         finally:
-            local.down(home)
+            machine.down(home)
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ from lab.demo.traffic import (
     trace_counts,
     typical_part,
 )
-from smore import local
+from smore.local import embedded, layout, machine
 from smore.process.settings import Settings
 from smore.tracking.ring import TrackReader
 from smore_client import AsyncClient, ClientError
@@ -96,12 +96,12 @@ class Training:
     """One job of the demo."""
 
     name: str
-    partition: local.Partition
+    partition: layout.Partition
     argv: tuple[str, ...]
     workload: str
 
 
-def trainings(partitions: Sequence[local.Partition], lasting_s: float) -> list[Training]:
+def trainings(partitions: Sequence[layout.Partition], lasting_s: float) -> list[Training]:
     """A job for each of the first partitions; they end by themselves after ``lasting_s`` should nobody end them."""
     return [
         Training(
@@ -126,7 +126,7 @@ def trainings(partitions: Sequence[local.Partition], lasting_s: float) -> list[T
     ]
 
 
-def preset_of(partition: local.Partition) -> str:
+def preset_of(partition: layout.Partition) -> str:
     """The size of the models on it: the paper's on a GPU."""
     return "cpu" if partition.kind == "cpu" else "paper"
 
@@ -186,7 +186,7 @@ def running_alone(training: Training, folder: Path) -> Iterator[Track]:
 
 
 @contextmanager
-def pinned(partition: local.Partition) -> Iterator[None]:
+def pinned(partition: layout.Partition) -> Iterator[None]:
     """What is started inside keeps to the partition's cores."""
     before = os.sched_getaffinity(0)
     if partition.kind == "cpu":
@@ -266,13 +266,13 @@ class Demo:
         self._console = console
         cores = sorted(os.sched_getaffinity(0))
         self._cores = cores
-        self._partitions = local.gpu_partitions() or local.plan_partitions(cores)
+        self._partitions = layout.gpu_partitions() or layout.plan_partitions(cores)
         self._rate = rate or min(MOST_RATE, RATE_PER_CORE * max(1, len(cores) - 1))
         self._traffic = "Azure Functions 2019 trace, a minute as a second"
         counts = trace_counts(trace, len(FUNCTIONS), seconds)
         self._plan = arrivals(counts, self._rate, seed)
         self._trainings = trainings(self._partitions, lasting_s=300 + MOST_ROUNDS * seconds)
-        self._was_up = local.endpoints(self._home) is not None
+        self._was_up = machine.endpoints(self._home) is not None
         expected = {
             Phase.ALONE: 20.0,
             Phase.UP: 6.0,
@@ -291,7 +291,7 @@ class Demo:
 
     def run(self) -> DemoReport:
         """
-        All phases. Raises DemoFailed, ClientError, local.ServerMissing, local.StartFailed; what was started is stopped
+        All phases. Raises DemoFailed, ClientError, embedded.ServerMissing, embedded.StartFailed; what was started is stopped
         in any case.
         """
         affinity = os.sched_getaffinity(0)
@@ -302,7 +302,7 @@ class Demo:
                 os.sched_setaffinity(0, affinity)
                 if not self._was_up:
                     self._enter(Phase.DOWN)
-                    local.down(self._home)
+                    machine.down(self._home)
 
     def _enter(self, phase: Phase, note: str = "") -> None:
         self._board.progress.enter(phase)
@@ -315,11 +315,11 @@ class Demo:
         if not self._was_up:
             alone = await self._alone()
             self._enter(Phase.UP)
-            await asyncio.to_thread(local.up, self._home, config=self._config)
+            await asyncio.to_thread(machine.up, self._home, config=self._config)
             if self._partitions[0].kind == "cpu":
                 # The load generator belongs to the platform's side, not to a partition.
                 os.sched_setaffinity(0, {self._cores[0]})
-        reached = local.endpoints(self._home)
+        reached = machine.endpoints(self._home)
         if reached is None:
             raise DemoFailed("the platform went down")
         async with AsyncClient(reached.gateway_url, (self._home / "key").read_text().strip()) as client:
@@ -489,7 +489,7 @@ def main(words: Sequence[str]) -> int:
             console=console,
         )
         report = demo.run()
-    except (DemoFailed, ClientError, OSError, ValueError, local.ServerMissing, local.StartFailed) as error:
+    except (DemoFailed, ClientError, OSError, ValueError, embedded.ServerMissing, embedded.StartFailed) as error:
         console.print(f"demo: {error}", style="red", highlight=False, markup=False)
         return 1
     except KeyboardInterrupt:

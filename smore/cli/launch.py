@@ -34,11 +34,11 @@ def start(name: str, *arguments: str, variables: Mapping[str, str] | None = None
     Its environment names this machine's Redis and Postgres, and has ``variables``. Raises typer.Exit with its exit code
     where that is not 0.
     """
-    from smore import local
+    from smore.local import machine
 
     command = [*_command(name), *arguments]
     environment = {**_environment(), **(variables or {})}
-    endpoints = local.endpoints(platform_home())
+    endpoints = machine.endpoints(platform_home())
     if endpoints is not None:
         environment.setdefault("SMORE_REDIS__URL", endpoints.redis_url)
         environment.setdefault("SMORE_POSTGRES__URL", endpoints.postgres_url)

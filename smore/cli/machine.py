@@ -34,7 +34,8 @@ from smore.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from smore.local import End, Endpoints
+    from smore.local.asking import Endpoints
+    from smore.local.supervision import End
     from smore_client import Client
     from smore_client.transport import Answer, Call
     from smore_client.types import Job
@@ -53,31 +54,31 @@ def up(
     ] = False,
 ) -> None:
     """Start the whole platform on this machine, and return when it is ready; where it runs already, say where."""
-    from smore import local
+    from smore.local import embedded, machine, started_settings
     from smore.process.environment import InvalidSetting
 
     home = platform_home()
     warn_of_unknown_settings()
-    if changed := local.changed_settings(home, configuration()):
+    if changed := started_settings.changed_settings(home, configuration()):
         write(differing(changed), error=True)
     new_key = not (home / "key").exists()
     try:
         if foreground:
-            start = partial(local.up, progress=_progress)
-            local.run_foreground(home, start=start, started=lambda ends: _greet(ends, home, new_key))
+            start = partial(machine.up, progress=_progress)
+            machine.run_foreground(home, start=start, started=lambda ends: _greet(ends, home, new_key))
         else:
-            _greet(local.up(home, progress=_progress), home, new_key)
+            _greet(machine.up(home, progress=_progress), home, new_key)
     except InvalidSetting as error:
         fail(str(error), EXIT_USAGE)
-    except (local.ServerMissing, local.StartFailed) as error:
+    except (embedded.ServerMissing, embedded.StartFailed) as error:
         fail(str(error))
 
 
 def _greet(endpoints: "Endpoints", home: Path, new_key: bool) -> None:
     """Say what there is, once what no request needs works too: the queue of trainings, the metrics."""
-    from smore import local
+    from smore.local import asking
 
-    faults = local.await_rest(endpoints, _progress)
+    faults = asking.await_rest(endpoints, _progress)
     write(greeting(endpoints, home, new_key), flush=True)
     for process, fault in faults:
         write(f"warning: {fault}; {home.resolve() / 'logs' / process}.log may say why", error=True)
@@ -98,11 +99,11 @@ def _progress(waits_for: str) -> None:
 
 def _leader(ready: dict[str, Any], home: Path) -> str:
     """The process that decides: its name on this machine, else host and process number."""
-    from smore import local
+    from smore.local import machine
 
     process = str(ready.get("checks", {}).get("leader", {}).get("detail", ""))
     pid = process.rpartition(":")[2]
-    name = next((one.name for one in local.status(home) if str(one.pid) == pid), None)
+    name = next((one.name for one in machine.status(home) if str(one.pid) == pid), None)
     return f"{name} (process {pid})" if name is not None else process
 
 
@@ -167,22 +168,22 @@ def down(jobs: Annotated[bool, typer.Option("--jobs", help="End training jobs to
     Stop the platform of this machine; what is queued stays on disk, and training goes on unless --jobs is given. Exit
     code 1 where --jobs has not ended all of them.
     """
-    from smore import local
+    from smore.local import machine, trainings
     from smore_client import Client, ClientError
 
     home = platform_home()
-    training: Sequence[Job | local.Training] = []
+    training: Sequence[Job | trainings.Training] = []
     unknown = ""
-    if (endpoints := local.endpoints(home)) is not None:
+    if (endpoints := machine.endpoints(home)) is not None:
         try:
             # The platform of this folder, with its own key: SMORE_URL may name another one, SMORE_API_KEY a team's.
             with Client(endpoints.gateway_url, _own_key(home)) as client:
                 training = _end_trainings(client) if jobs else _trainings(client)
         except ClientError as error:
             unknown = str(error)
-    local.down(home)
+    machine.down(home)
     if endpoints is None or unknown:
-        training = local.left_running(home)
+        training = trainings.left_running(home)
     for job in training:
         where = f"({job.id}, project {job.project}) on {', '.join(job.gpus)}"
         write(f"training goes on: {job.name} {where}; the next `smore up` adopts it")
@@ -198,15 +199,15 @@ def backup(
     folder: Annotated[Path, typer.Argument(help="The copy, a new folder: SMORE_HOME of a platform of its own.")],
 ) -> None:
     """Copy the running platform of this machine into a folder, from which `smore up` starts it as it was."""
-    from smore import local
+    from smore.local import backup, embedded, machine
 
     home = platform_home()
-    endpoints = local.endpoints(home)
+    endpoints = machine.endpoints(home)
     if endpoints is None:
         fail(f"no platform runs in {home}: one that is down is copied by `cp -a {home} {folder}`")
     try:
-        local.backup(home, folder, endpoints.redis_url, endpoints.postgres_url)
-    except (local.BackupFailed, local.ServerMissing) as error:
+        backup.backup(home, folder, endpoints.redis_url, endpoints.postgres_url)
+    except (backup.BackupFailed, embedded.ServerMissing) as error:
         fail(str(error))
     write(f"Copied {home} to {folder}.")
 
@@ -245,11 +246,11 @@ def health(output: OutputOption = Output.TABLE) -> None:
 
     No question waits longer than 2 s for its answer, and none is asked twice: what is not known then is said so.
     """
-    from smore import local
+    from smore.local import asking, machine
 
     home = platform_home()
-    processes, ends, own = local.status(home), local.ends(home), local.endpoints(home)
-    silent = local.without_metrics(own) if own is not None else {}
+    processes, ends, own = machine.status(home), machine.ends(home), machine.endpoints(home)
+    silent = asking.without_metrics(own) if own is not None else {}
     if output is Output.TABLE:
         if own is not None:
             write(f"{'folder':<24} {home.resolve()}, logs in {home.resolve() / 'logs'}")
@@ -258,8 +259,8 @@ def health(output: OutputOption = Output.TABLE) -> None:
             port = "" if own is None or process.name in silent else _metrics(own.metrics_ports.get(process.name))
             write(f"{process.name:<24} {process.state:<10} {process.pid or '-'}{port}{_unasked(end) if end else ''}")
         for name, why in silent.items():
-            write(f"warning: {local.unserved(name, why)}", error=True)
-    if (abandoned := local.abandoned(platform_home())) is not None:
+            write(f"warning: {asking.unserved(name, why)}", error=True)
+    if (abandoned := machine.abandoned(platform_home())) is not None:
         write(f"warning: the supervisor (process {abandoned[0]}) was killed; `smore up` takes over", error=True)
     with connected() as client, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(_failed_trainings, client)
@@ -360,13 +361,13 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
     Look at the running installation for what is known to go wrong, with a remedy for each. Exit code 1 where something
     is broken. In a folder without a platform it shows what the one at SMORE_URL says of itself.
     """
-    from smore import local
     from smore.local import doctor as checks
+    from smore.local import machine
     from smore.local.findings import Finding, Grade
 
     config = configuration()
     url = os.environ.get("SMORE_URL")
-    if config.redis.url is None and local.endpoints(config.home) is None:
+    if config.redis.url is None and machine.endpoints(config.home) is None:
         write(f"smore: {searched()}", error=True)
     if config.redis.url is None and url and not (config.home / "supervisord.conf").exists():
         with connected() as client:
@@ -385,7 +386,7 @@ def doctor(output: OutputOption = Output.TABLE) -> None:
         for finding in findings:
             if finding.fix:
                 write(f"{finding.verdict.value}: {finding.name}\n  {finding.fix}")
-        if end := local.endpoints(config.home):
+        if end := machine.endpoints(config.home):
             say_page(end.gateway_url)
     broken = [finding.name for finding in findings if finding.verdict is Grade.BROKEN]
     if broken:

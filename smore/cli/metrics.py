@@ -30,12 +30,11 @@ def scrape_config(
     """
     import yaml
 
-    from smore import local
-    from smore.local import scrape
+    from smore.local import machine, scrape
 
     key_file = KEY_FILE
     url, home = os.environ.get("SMORE_URL"), platform_home()
-    endpoints = local.endpoints(home)
+    endpoints = machine.endpoints(home)
     if compose:
         jobs = [
             scrape.gateway_job("gateway:8400", KEY_FILE),

@@ -74,15 +74,15 @@ def profile(
     minutes it measures four models, else eight. GPU instances with the same device share the rows. Further options are
     those of `python -m lab.measure.profile`.
     """
-    from smore import local
     from smore.domain.spelling import did_you_mean
+    from smore.local import layout, machine
 
-    parts = {part.gpu: part for part in local.machine_partitions(sorted(os.sched_getaffinity(0)))}
+    parts = {part.gpu: part for part in layout.machine_partitions(sorted(os.sched_getaffinity(0)))}
     if gpu is not None and gpu not in parts:
         fail(f"this machine has no GPU instance {gpu}{did_you_mean(gpu, parts)}", EXIT_USAGE)
     part = parts[gpu] if gpu is not None else next(iter(parts.values()))
     config = configuration()
-    platform = config.postgres.url is not None or local.endpoints(platform_home()) is not None
+    platform = config.postgres.url is not None or machine.endpoints(platform_home()) is not None
     if not platform:
         write(f"smore: {searched()} The rows stay in {out}; `smore profiles import` takes them in.", error=True)
     # Many pairs of few workloads: a predictor needs pairs, and each workload costs a load and a run alone.

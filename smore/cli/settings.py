@@ -44,12 +44,12 @@ def settings(
     Settings with their values, sources and meanings: as this shell's environment sets them, or as the running platform
     has them.
     """
-    from smore import local
     from smore.domain.spelling import did_you_mean
+    from smore.local import started_settings
     from smore.process.environment import Described, described, shown, value_of
 
     config = configuration()
-    there = local.running_settings(config.home) if running else None
+    there = started_settings.running_settings(config.home) if running else None
     if running and there is None:
         fail(searched())
     if there is not None:

@@ -383,12 +383,12 @@ def warn_of_unknown_settings() -> None:
 
 def searched() -> str:
     """Which folder was looked into for this machine's platform, and what is there."""
-    from smore import local
+    from smore.local import machine
 
     home = platform_home().resolve()
     if not home.exists():
         state = "it does not exist"
-    elif local.endpoints(home) is not None:
+    elif machine.endpoints(home) is not None:
         state = "its platform runs"
     elif (home / "supervisord.conf").exists():
         state = "its platform does not run; `smore up` starts it"

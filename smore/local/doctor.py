@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import psutil
 import redis
 
-from smore.local import platform_checks
+from smore.local import machine, platform_checks
 from smore.local.embedded import OLDEST_REDIS
 from smore.local.findings import Finding, Grade, Site, broken, ok, unknown, warning
 from smore.local.gpu_checks import nvml
@@ -36,19 +36,17 @@ if TYPE_CHECKING:
 
 def site(config: Settings | None = None) -> Site:
     """The installation that the commands of this shell use."""
-    from smore import local
-
     config = config or Settings()
-    killed, abandoned = local.abandoned(config.home) or (None, None)
+    killed, abandoned = machine.abandoned(config.home) or (None, None)
     # The processes of a killed supervisor go on, so they are examined too.
-    endpoints = local.endpoints(config.home) or abandoned
+    endpoints = machine.endpoints(config.home) or abandoned
     return Site(
         config=config,
         redis_url=endpoints.redis_url if endpoints is not None else config.redis.url,
         postgres_url=endpoints.postgres_url if endpoints is not None else config.postgres.url,
-        processes={process.name: process.pid for process in local.status(config.home) if process.pid is not None},
+        processes={process.name: process.pid for process in machine.status(config.home) if process.pid is not None},
         killed=killed,
-        ends=local.ends(config.home) if endpoints is not None else {},
+        ends=machine.ends(config.home) if endpoints is not None else {},
         gateway_url=endpoints.gateway_url if endpoints is not None else None,
         instance=endpoints.instance if endpoints is not None else "",
         metrics_host=endpoints.metrics_host if endpoints is not None else "",

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from smore.local import scrape
+from smore.local import asking, scrape, started_settings
 from smore.local.findings import Finding, Site, broken, ok, warning
 from smore.process.environment import described, warnings
 
@@ -17,10 +17,9 @@ _CAP_SYS_NICE: Final = 23
 def gateway(place: Site) -> Iterator[Finding]:
     if place.gateway_url is None:
         return
-    from smore import local
 
     where = f"{place.gateway_url}, of the platform in {place.config.home.resolve()}"
-    match local.answering_instance(place.gateway_url):
+    match asking.answering_instance(place.gateway_url):
         case None:
             yield broken("gateway", f"no answer from {where}", "`smore logs gateway` says why it does not serve")
         case place.instance:
@@ -77,9 +76,8 @@ def ends(place: Site) -> Iterator[Finding]:
 
 
 def settings(place: Site) -> Iterator[Finding]:
-    from smore import local
 
-    for name, (there, here) in local.changed_settings(place.config.home, place.config).items():
+    for name, (there, here) in started_settings.changed_settings(place.config.home, place.config).items():
         yield warning(
             f"setting {name}",
             f"the platform was started with {there}, this shell says {here}",

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import redis
 
-from smore import local
+from smore.local import machine
 from smore.process.settings import Settings
 from smore_client import Client
 from tests.support.eventually import eventually
@@ -33,9 +33,9 @@ def running(home: Path, settings: Mapping[str, str]) -> Iterator[Platform]:
     # Nobody waits ten seconds for a training to be started again.
     os.environ |= {"SMORE_API__PORT": str(port), "SMORE_JOBS__KNOBS": '{"back_off_s": 0.5}', **settings}
     try:
-        end = local.up(home, config=Settings(), partitions=partitions())
+        end = machine.up(home, config=Settings(), partitions=partitions())
     except BaseException:
-        local.down(home)
+        machine.down(home)
         raise
     finally:
         os.environ.clear()
@@ -45,7 +45,7 @@ def running(home: Path, settings: Mapping[str, str]) -> Iterator[Platform]:
         with Client(end.gateway_url, key) as client, redis.from_url(end.redis_url) as connection:
             yield Platform(home=home, url=end.gateway_url, key=key, client=client, redis=connection)
     finally:
-        local.down(home)
+        machine.down(home)
     # A clean end leaves nothing of the platform behind.
     left = [
         process for process in psutil.process_iter(["cmdline"]) if str(home) in " ".join(process.info["cmdline"] or ())

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from smore import local
+from smore.local import machine
 from smore.redis.learned import LearnedRecords
 from smore_client import Client
 from smore_client.types import Attempt
@@ -66,7 +66,7 @@ def test_a_call_right_after_a_start_is_served_and_after_a_restart_too(
         platform = platforms(settings, home)
         ready = httpx.get(f"{platform.url}/readyz", timeout=30)
         assert ready.status_code == 200, ready.text
-        reached = local.endpoints(home)
+        reached = machine.endpoints(home)
         assert reached is not None
         ids |= {ready.json()["instance"], reached.instance}
         if number == 0:

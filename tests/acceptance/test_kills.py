@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import httpx
 import pytest
 
-from smore import local
+from smore.local import machine
 from smore_client import Client
 from tests.support.eventually import eventually
 from tests.support.whole_platform import BYSTANDER, STRICT, Platform
@@ -150,7 +150,7 @@ REFUSALS = {"maxmemory": "1mb", "min-replicas-to-write": "1"}
 @pytest.mark.timeout(900)
 def test_a_redis_that_refuses_writes_is_waited_for(nap: Platform, setting: str) -> None:
     """Every route says 503 and when to come again, readiness says why, nobody leaves, and what was accepted ends."""
-    names = [one.name for one in local.status(nap.home)]
+    names = [one.name for one in machine.status(nap.home)]
     before = {name: nap.pid(name) for name in names}
     job = {"name": "refused", "argv": ["zoo.train", "--model", "bert", "--seconds", "1"]}
     function = {

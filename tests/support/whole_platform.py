@@ -13,7 +13,7 @@ from typing import Protocol
 import pytest
 import redis
 
-from smore import local
+from smore.local import layout, machine
 from smore.messages.reports import Report
 from smore.postgres.connection import make_engine
 from smore.postgres.predictors import Profiles
@@ -63,7 +63,7 @@ class Platform:
         return f"worker-{self.gpu}"
 
     def pid(self, name: str) -> int:
-        return eventually(lambda: local.pid(self.home, name), what=f"{name} running")
+        return eventually(lambda: machine.pid(self.home, name), what=f"{name} running")
 
     def leader_pid(self) -> int:
         raw = eventually(lambda: self.redis.get("smore:leader:process"), what="a leader")
@@ -73,7 +73,7 @@ class Platform:
     @contextmanager
     def unlearning(self) -> Iterator[None]:
         """No predictor is fitted or published for the length of a ``with``."""
-        end = local.endpoints(self.home)
+        end = machine.endpoints(self.home)
         assert end is not None
         engine = make_engine(end.postgres_url, "test")
         with Profiles(engine).exclusive(wait=True):
@@ -110,9 +110,9 @@ class Platforms(Protocol):
 @contextmanager
 def second_worker(platform: Platform, gpu: str = "second") -> Iterator[None]:
     """Another GPU worker of the platform's home, on the same cores. What runs there must have ended."""
-    end = local.endpoints(platform.home)
+    end = machine.endpoints(platform.home)
     assert end is not None
-    (first,) = local.plan_partitions(sorted(os.sched_getaffinity(0)), 1)
+    (first,) = layout.plan_partitions(sorted(os.sched_getaffinity(0)), 1)
     variables = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         "SMORE_HOME": str(platform.home),
@@ -136,11 +136,11 @@ def second_worker(platform: Platform, gpu: str = "second") -> Iterator[None]:
         platform.redis.delete(f"smore:gpu:{gpu}")
 
 
-def partitions() -> int | tuple[local.Partition, ...]:
+def partitions() -> int | tuple[layout.Partition, ...]:
     """What the platform runs on. Skips where a GPU is asked for and there is none."""
     if os.environ.get("SMORE_TEST_DEVICE", "cpu") == "cpu":
         return 1
-    found = local.gpu_partitions()
+    found = layout.gpu_partitions()
     if not found:
         pytest.skip("NVML finds no GPU")
     return found[:1]

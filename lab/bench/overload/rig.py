@@ -23,8 +23,8 @@ from lab.bench.overload.points import Point
 from lab.bench.ports import free_port
 from lab.research.compare.live import Calibration, Look
 from scheduler.leader.tables import ArrayTable
-from smore import local
 from smore.domain.loss import Window
+from smore.local import layout, machine
 from smore.messages import stream
 from smore.messages.reports import Report, decode_report
 from smore.postgres.connection import make_engine
@@ -128,10 +128,10 @@ class Witness(threading.Thread):
 
 
 # ---- the platform ----------------------------------------------------------------------------------------------------
-def one_core_partitions() -> list[local.Partition]:
+def one_core_partitions() -> list[layout.Partition]:
     """A CPU partition for each core that this process may use."""
     cores = sorted(os.sched_getaffinity(0))
-    return [local.Partition(gpu=f"cpu{place}", kind="cpu", device=str(core)) for place, core in enumerate(cores)]
+    return [layout.Partition(gpu=f"cpu{place}", kind="cpu", device=str(core)) for place, core in enumerate(cores)]
 
 
 def _entry(id_: str) -> tuple[int, int]:
@@ -151,7 +151,7 @@ class Rig:
     def __init__(
         self,
         home: Path,
-        partitions: Sequence[local.Partition],
+        partitions: Sequence[layout.Partition],
         *,
         functions: Sequence[Served] = FUNCTIONS,
         preset: str = "cpu",
@@ -174,7 +174,7 @@ class Rig:
         )
         cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
         try:
-            self.end = local.up(self.home, config=Settings(platform_cores=cores), partitions=self._partitions)
+            self.end = machine.up(self.home, config=Settings(platform_cores=cores), partitions=self._partitions)
             self.client = Client(self.end.gateway_url, (self.home / "key").read_text().strip())
             self.prefix = Settings().redis.prefix
             self.redis = redis.from_url(self.end.redis_url, socket_timeout=10)
@@ -199,7 +199,7 @@ class Rig:
 
     def _down(self) -> None:
         self._still.close()
-        local.down(self.home)
+        machine.down(self.home)
         os.environ.clear()
         os.environ.update(self._before)
 

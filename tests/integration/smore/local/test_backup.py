@@ -14,7 +14,7 @@ from lab.bench.servers import ServerUrls, servers
 from migrations.__main__ import prepare
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause, State
-from smore.local import BackupFailed, backup
+from smore.local.backup import BackupFailed, backup
 from smore.messages.results import Result, encode_result
 from smore.postgres.connection import make_engine
 from smore.postgres.history.recorder import Recorder

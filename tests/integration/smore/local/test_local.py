@@ -24,21 +24,11 @@ from redis.retry import Retry
 from supervisor.xmlrpc import SupervisorTransport
 
 from lab.bench.servers import servers
-from smore.local import (
-    Layout,
-    Process,
-    StartFailed,
-    abandoned,
-    down,
-    endpoints,
-    machine,
-    pid,
-    restart,
-    status,
-    up,
-)
+from smore.local import machine
 from smore.local.doctor import site
-from smore.local.embedded import run_folder
+from smore.local.embedded import StartFailed, run_folder
+from smore.local.layout import Layout, Process
+from smore.local.machine import abandoned, down, endpoints, pid, restart, status, up
 from smore.process.settings import ApiSettings, Settings
 from smore.redis.url import celery_url
 from tests.support.eventually import eventually
@@ -351,7 +341,7 @@ FOREGROUND = """
 import sys
 from functools import partial
 from pathlib import Path
-from smore.local import run_foreground, up
+from smore.local.machine import run_foreground, up
 start = partial(up, processes=lambda layout: (), migration=())
 run_foreground(Path(sys.argv[1]), start=start, started=lambda reached: print("started", flush=True))
 print("stopped", flush=True)

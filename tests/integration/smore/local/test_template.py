@@ -10,7 +10,9 @@ from typing import Any
 import psutil
 import pytest
 
-from smore.local import Layout, Process, down, ends, layout, pid, stop, up
+from smore.local import layout
+from smore.local.layout import Layout, Process
+from smore.local.machine import down, ends, pid, stop, up
 from smore.process.settings import Settings
 from tests.support.eventually import eventually
 

@@ -6,7 +6,7 @@ import pytest
 
 from lab.bench import harvest
 from lab.bench.overload.rig import Rig, Trained
-from smore.local import Partition
+from smore.local.layout import Partition
 from tests.support.nvml import Gpu, Instance, Machine, install
 
 

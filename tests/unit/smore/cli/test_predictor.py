@@ -4,10 +4,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from smore import local
 from smore.cli import launch
 from smore.cli.terminal import EXIT_USAGE
-from smore.local import Endpoints, Partition
+from smore.local import layout
+from smore.local import machine as local
+from smore.local.asking import Endpoints
+from smore.local.layout import Partition
 from tests.support.cli import Serve, serve, smore
 
 __all__ = ["serve"]
@@ -29,7 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 
 def machine(monkeypatch: pytest.MonkeyPatch, *parts: Partition, runs: bool) -> None:
     ends = Endpoints(home="", gateway_url="http://test", redis_url="", postgres_url="", supervisor_pid=1)
-    monkeypatch.setattr(local, "machine_partitions", lambda _: parts)
+    monkeypatch.setattr(layout, "machine_partitions", lambda _: parts)
     monkeypatch.setattr(local, "endpoints", lambda _: ends if runs else None)
 
 

@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 
-from smore.local import (
+from smore.local import supervision
+from smore.local.embedded import StartFailed
+from smore.local.layout import (
+    METRICS_PORTS,
     Layout,
     Partition,
     Process,
-    StartFailed,
     environment,
     gpu_partitions,
+    metrics_ports,
+    node_partitions,
     plan_partitions,
     processes,
-    supervision,
 )
-from smore.local.layout import METRICS_PORTS, metrics_ports, node_partitions
 from smore.local.machine import _layout
 from smore.local.ports import of_a_platform
 from smore.process.settings import NodeSettings, Settings, WorkerSettings
