@@ -28,7 +28,7 @@ import httpx
 import psutil
 
 from lab.bench import fuzz
-from smore.local import machine
+from lab.bench.servers import pid_of
 from smore_client import Client
 
 GIB: Final = 1 << 30
@@ -325,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Client(end.gateway_url, key) as client,
     ):
         fuzz.deploy(client)
-        pid = machine.pid(Path(folder), "gateway")
+        pid = pid_of(Path(folder), "gateway")
         assert pid is not None
         outcomes = asyncio.run(run(Gate.at(end.gateway_url, key), pid, wanted.idle, wanted.slow))
     print(json.dumps([asdict(outcome) for outcome in outcomes], indent=None if wanted.json else 2))

@@ -60,6 +60,7 @@ from lab.bench import dashboard_functions, dashboard_guide, dashboard_trainings
 from lab.bench.dashboard_actions import ACTIONS, SILENT, STRANGE, Asked
 from lab.bench.ports import free_port
 from lab.bench.report import emit, end_on_sigterm, progress
+from lab.bench.servers import pid_of
 from lab.bench.uploads import eventually
 from smore.domain.function import FunctionSpec
 from smore.domain.job import Action, JobRequest
@@ -329,7 +330,7 @@ def viewers(on: Scene, count: int = VIEWERS) -> Iterator[None]:
 
 
 def of_viewers(on: Scene) -> dict[str, float]:
-    gateway = psutil.Process(machine.pid(on.home, "gateway"))
+    gateway = psutil.Process(pid_of(on.home, "gateway"))
 
     def share() -> float:
         began, used = time.monotonic(), sum(gateway.cpu_times()[:2])

@@ -20,6 +20,7 @@ import redis
 
 from lab.bench import stranger
 from lab.bench.disk import Disk, missing
+from lab.bench.servers import pid_of
 from smore.local import asking, machine
 from smore.process.settings import Settings
 from smore.redis.fleet import Fleet
@@ -135,7 +136,7 @@ class Faults:
     # ---- processes ---------------------------------------------------------------------------------------------------
 
     def pid(self, name: str) -> int:
-        pid = machine.pid(self._home, name)
+        pid = pid_of(self._home, name)
         if pid is None:
             raise LookupError(f"{name} is not running")
         return pid

@@ -64,6 +64,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from lab.bench import report
+from lab.bench.servers import pid_of, supervisor
 from smore.local import asking, machine
 from smore.process.settings import Settings
 from smore_client import Client
@@ -447,17 +448,17 @@ def away(home: Path, server: str, way: str) -> Iterator[None]:
     ``server`` of the platform in ``home`` killed, or all its processes frozen, while the ``with`` lasts. Raises
     LookupError.
     """
-    pid = machine.pid(home, server)
+    pid = pid_of(home, server)
     if pid is None:
         raise LookupError(f"{server} does not run")
     if way == "killed":
         os.kill(pid, signal.SIGKILL)
         # Its supervisor would start it again at once.
-        machine.stop(home, server)
+        supervisor(home).stop(server)
         try:
             yield
         finally:
-            machine.start(home, server)
+            supervisor(home).start(server)
         return
     process = psutil.Process(pid)
     frozen = [process, *process.children(recursive=True)]

@@ -45,6 +45,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from lab.bench.ports import free_port
 from lab.bench.report import emit, end_on_sigterm, progress, rounded
+from lab.bench.servers import pid_of
 from scheduler.jobs.recording import replay
 from smore.domain.job import OVER, JobState, Outcome
 from smore.local import asking, machine
@@ -201,7 +202,7 @@ def kill_all(stage: Stage, recoveries: dict[str, float]) -> None:
 
 def _patient_pid(home: Path, name: str) -> int:
     until = time.monotonic() + _GIVEN_UP_S
-    while (pid := machine.pid(home, name)) is None:
+    while (pid := pid_of(home, name)) is None:
         if time.monotonic() > until:
             raise RuntimeError(f"{name} does not come back")
         time.sleep(_LOOK_S)

@@ -41,8 +41,8 @@ import httpx
 
 from lab.bench.jobs import EVERY_S, PARTITIONS, Stage, platform
 from lab.bench.report import emit, end_on_sigterm, progress, rounded
+from lab.bench.servers import pid_of
 from smore.domain.job import Outcome, PromiseState
-from smore.local import machine
 
 COUNT, ASK = 30, 12
 SECONDS: Final = (20.0, 90.0)
@@ -124,7 +124,7 @@ def kill_worker(stage: Stage) -> float:
     progress(f"{WORKER} is killed")
     since = time.time()
     gpu = WORKER.removeprefix("worker-")
-    pid = machine.pid(stage.home, WORKER)
+    pid = pid_of(stage.home, WORKER)
     return strike(pid, lambda: any(report.gpu == gpu and report.at > since + 1.0 for report in stage.fleet.reports()))
 
 

@@ -1,4 +1,4 @@
-"""Redis and Postgres of a folder, without the platform."""
+"""Redis and Postgres of a folder without the platform, and single processes of one that runs."""
 
 import signal
 import subprocess
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smore.local import embedded, machine
+from smore.local.supervision import Supervisor
 from smore.process.settings import Settings
 
 
@@ -60,3 +61,20 @@ def _end_child(child: "subprocess.Popen[bytes]", number: signal.Signals) -> None
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
+
+
+def pid_of(home: Path, name: str) -> int | None:
+    """
+    The pid of a process of the platform that runs in ``home``; None while it is not running.
+
+    Raises KeyError for a name that the platform does not have, or where the platform does not run.
+    """
+    for process in machine.status(home):
+        if process.name == name:
+            return process.pid
+    raise KeyError(name)
+
+
+def supervisor(home: Path) -> Supervisor:
+    """What starts and stops single processes of the platform that runs in ``home``."""
+    return Supervisor((home.resolve() / "run").resolve())

@@ -34,6 +34,7 @@ import psutil
 
 from lab.bench.ports import free_port
 from lab.bench.report import emit, end_on_sigterm, progress, rounded
+from lab.bench.servers import pid_of
 from smore.local import machine
 from smore.process.settings import Settings
 from smore_client import Client, upload
@@ -116,7 +117,7 @@ class Stage:
             digest_of(weights)
         shutil.copyfile(weights, self.place / "copy.bin")
         least_s = time.perf_counter() - began
-        gateway = machine.pid(self.home, "gateway")
+        gateway = pid_of(self.home, "gateway")
         assert gateway is not None
         before = psutil.Process(gateway).memory_info().rss / MEBIBYTE
         with tempfile.TemporaryDirectory() as packing:

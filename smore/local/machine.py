@@ -146,46 +146,6 @@ def ends(home: Path) -> dict[str, End]:
     return supervision.ends(home.resolve() / "logs")
 
 
-def pid(home: Path, name: str) -> int | None:
-    """
-    The pid of a process; None while it is not running.
-
-    Raises KeyError for a name that the platform does not have, or where the platform does not run.
-    """
-    for process in status(home):
-        if process.name == name:
-            return process.pid
-    raise KeyError(name)
-
-
-def stop(home: Path, name: str) -> None:
-    """Stop one process in order; it stays stopped until it is started. Raises KeyError as ``restart`` does."""
-    _supervisor(home, name).stop(name)
-
-
-def start(home: Path, name: str) -> None:
-    """Start a process that was stopped; returns before it is ready. Raises KeyError as ``restart`` does."""
-    _supervisor(home, name).start(name)
-
-
-def restart(home: Path, name: str) -> None:
-    """
-    Stop a process in order and start it again; returns once the new process is started, before it is ready.
-
-    Raises KeyError for a name that the platform does not have, or where the platform does not run.
-    """
-    stop(home, name)
-    start(home, name)
-
-
-def _supervisor(home: Path, name: str) -> Supervisor:
-    run = _existing_run_folder(home)
-    supervisor = supervision.running(run) if run is not None else None
-    if supervisor is None:
-        raise KeyError(name)
-    return supervisor
-
-
 def run_foreground(
     home: Path, *, start: Callable[[Path], Endpoints] = up, started: Callable[[Endpoints], None] | None = None
 ) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from lab.bench import connections, fuzz
 from lab.bench.connections import GIB, Gate
-from smore.local import machine
+from lab.bench.servers import pid_of
 from tests.support.eventually import eventually
 from tests.support.tensor_handlers import Mirror
 from tests.support.whole_platform import BOUNDED, Platform
@@ -43,7 +43,7 @@ class Attacked:
 
     def by(self, attack: Callable[[Gate], Awaitable[None]]) -> None:
         """Let it happen: ordinary callers must all be answered, and the gateway may not have grown much by its end."""
-        pid = machine.pid(self.home, "gateway")
+        pid = pid_of(self.home, "gateway")
         assert pid is not None
         before = psutil.Process(pid).memory_full_info().pss
 
@@ -54,7 +54,7 @@ class Attacked:
 
         others = asyncio.run(go())
         assert others.ms and not others.wrong
-        assert machine.pid(self.home, "gateway") == pid
+        assert pid_of(self.home, "gateway") == pid
         assert psutil.Process(pid).memory_full_info().pss - before < GROWTH_MIB << 20
 
 
@@ -129,7 +129,7 @@ def test_heads_and_bodies_a_byte_at_a_time(attacked: Attacked) -> None:
 
 def test_answers_that_nobody_reads(attacked: Attacked) -> None:
     async def attack(gate: Gate) -> None:
-        gateway = psutil.Process(machine.pid(attacked.home, "gateway"))
+        gateway = psutil.Process(pid_of(attacked.home, "gateway"))
         deaf = [socket.socket() for _ in range(8)]
         for one in deaf:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -169,7 +169,7 @@ def test_requests_that_do_not_wait_for_each_other(attacked: Attacked) -> None:
 def test_connections_that_are_left_open(attacked: Attacked) -> None:
     async def attack(gate: Gate) -> None:
         writers = await connections.leave_open(gate, 900)
-        pid = machine.pid(attacked.home, "gateway")
+        pid = pid_of(attacked.home, "gateway")
         assert len(psutil.Process(pid).net_connections("tcp")) < 300 + 64
         for writer in writers:
             writer.transport.abort()
@@ -178,7 +178,7 @@ def test_connections_that_are_left_open(attacked: Attacked) -> None:
 
 
 def test_one_sender_does_not_take_all_connections(attacked: Attacked) -> None:
-    gateway = psutil.Process(machine.pid(attacked.home, "gateway"))
+    gateway = psutil.Process(pid_of(attacked.home, "gateway"))
     working = b"HTTP/1.1 100 "
 
     async def attack(gate: Gate) -> None:

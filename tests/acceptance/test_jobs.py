@@ -12,7 +12,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from smore.local import machine
+from lab.bench.servers import pid_of, supervisor
 from smore.messages.reports import JobReport
 from smore.redis.job_queue import JobQueue
 from smore.redis.tables import Tables
@@ -55,14 +55,14 @@ def test_trainings_run_one_after_the_other_whoever_is_away(
 
     def ends_without(name: str, server: str) -> list[str]:
         """A training ends while a server is away; what was there then."""
-        machine.stop(platform.home, server)
+        supervisor(platform.home).stop(server)
         doors[name].touch()
         eventually(lambda: lines()[-1] == "end", what=f"the end of {name}")
         started = lines()
         answer = http.post("/v1/jobs", json={"name": "refused", "argv": ["true"], "cwd": "/tmp"})
         assert (answer.status_code, answer.headers.get("retry-after")) == (503, "1"), answer.text
         assert lines() == started, "nothing is started"
-        machine.start(platform.home, server)
+        supervisor(platform.home).start(server)
         return started
 
     waits = {name: f"while ! test -e {door}; do sleep 0.05; done" for name, door in doors.items()}
@@ -264,7 +264,7 @@ def test_two_trainings_share_a_gpu_instance_and_each_goes_on_without_the_other_a
 
     pids, worker = [rank(host).pid, rank(guest).pid], platform.pid(platform.worker)
     os.kill(worker, signal.SIGKILL)
-    eventually(lambda: machine.pid(platform.home, platform.worker) not in (None, worker), 20, "another worker")
+    eventually(lambda: pid_of(platform.home, platform.worker) not in (None, worker), 20, "another worker")
     go_on((host, 1), (guest, 1))
     assert [rank(host).pid, rank(guest).pid] == pids, "it has adopted both"
 

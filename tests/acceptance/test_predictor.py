@@ -5,8 +5,8 @@ measured.
 
 import pytest
 
+from lab.bench.servers import pid_of
 from ml.rows import profiles, read
-from smore.local import machine
 from smore.redis.celery import RETRAIN, message
 from smore_client.types import Degradation
 from tests.support.eventually import eventually
@@ -80,4 +80,4 @@ def test_a_control_that_is_killed_leaves_the_table_in_force(platform: Platform, 
 
     os.kill(platform.pid("control"), signal.SIGKILL)
     assert platform.client.predictor().version == version
-    eventually(lambda: machine.pid(platform.home, "control"), 20, "another control")
+    eventually(lambda: pid_of(platform.home, "control"), 20, "another control")

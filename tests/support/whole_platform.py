@@ -13,6 +13,7 @@ from typing import Protocol
 import pytest
 import redis
 
+from lab.bench.servers import pid_of
 from smore.local import layout, machine
 from smore.messages.reports import Report
 from smore.postgres.connection import make_engine
@@ -63,7 +64,7 @@ class Platform:
         return f"worker-{self.gpu}"
 
     def pid(self, name: str) -> int:
-        return eventually(lambda: machine.pid(self.home, name), what=f"{name} running")
+        return eventually(lambda: pid_of(self.home, name), what=f"{name} running")
 
     def leader_pid(self) -> int:
         raw = eventually(lambda: self.redis.get("smore:leader:process"), what="a leader")

@@ -23,12 +23,12 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from supervisor.xmlrpc import SupervisorTransport
 
-from lab.bench.servers import servers
+from lab.bench.servers import pid_of, servers, supervisor
 from smore.local import machine
 from smore.local.doctor import site
 from smore.local.embedded import StartFailed, run_folder
 from smore.local.layout import Layout, Process
-from smore.local.machine import abandoned, down, endpoints, pid, restart, status, up
+from smore.local.machine import abandoned, down, endpoints, status, up
 from smore.process.settings import ApiSettings, Settings
 from smore.redis.url import celery_url
 from tests.support.eventually import eventually
@@ -210,12 +210,12 @@ def test_up_survives_kills_and_down_leaves_nothing(home: Path, config: Settings)
         lambda: settled <= {one.name for one in status(home) if one.state == "RUNNING"} or None, what="all are up"
     )
     for name in sorted(settled):
-        before = pid(home, name)
+        before = pid_of(home, name)
         assert before is not None
         os.kill(before, signal.SIGKILL)
 
         def back(name: str = name, before: int = before) -> bool:
-            return pid(home, name) not in (None, before)
+            return pid_of(home, name) not in (None, before)
 
         eventually(back, what=f"{name} is back")
     assert eventually(lambda: redis_value(reached.redis_url, "kept"), what="Redis answers") == b"yes"
@@ -227,11 +227,12 @@ def test_up_survives_kills_and_down_leaves_nothing(home: Path, config: Settings)
     # A process that cannot start is tried again for ever and harms nobody.
     assert {one.state for one in status(home) if one.name == "stillborn"} <= {"STARTING", "BACKOFF"}
 
-    before = pid(home, "worker")
-    restart(home, "worker")
-    assert pid(home, "worker") not in (None, before)
+    before = pid_of(home, "worker")
+    supervisor(home).stop("worker")
+    supervisor(home).start("worker")
+    assert pid_of(home, "worker") not in (None, before)
     with pytest.raises(KeyError):
-        restart(home, "nobody")
+        supervisor(home).stop("nobody")
 
     down(home)
     assert status(home) == () and endpoints(home) is None
@@ -247,7 +248,7 @@ def test_up_after_the_supervisor_was_killed(home: Path, config: Settings) -> Non
     first = up(home, config=config, processes=stand_ins, migration=())
     with redis.Redis.from_url(first.redis_url) as client:
         client.set("kept", "yes")
-    left = pid(home, "redis")
+    left = pid_of(home, "redis")
     assert (abandoned(home), site(Settings(home=home)).killed) == (None, None)
     os.kill(first.supervisor_pid, signal.SIGKILL)
     eventually(lambda: abandoned(home) is not None, what="it is seen to be gone")
@@ -260,7 +261,7 @@ def test_up_after_the_supervisor_was_killed(home: Path, config: Settings) -> Non
     second = up(home, config=config, processes=stand_ins, migration=())
     assert second.supervisor_pid != first.supervisor_pid
     assert abandoned(home) is None
-    assert pid(home, "redis") not in (None, left)
+    assert pid_of(home, "redis") not in (None, left)
     # Two of them on the same files would ruin these. Its title names the socket, which of a deep home lies elsewhere.
     place = unquote(urlsplit(second.redis_url).path)
     titles = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]

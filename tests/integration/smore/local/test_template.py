@@ -10,9 +10,10 @@ from typing import Any
 import psutil
 import pytest
 
+from lab.bench.servers import pid_of, supervisor
 from smore.local import layout
 from smore.local.layout import Layout, Process
-from smore.local.machine import down, ends, pid, stop, up
+from smore.local.machine import down, ends, up
 from smore.process.settings import Settings
 from tests.support.eventually import eventually
 
@@ -45,7 +46,7 @@ def said(home: Path, name: str, but: int | None = None) -> dict[str, Any]:
             found: dict[str, Any] = json.loads((home / f"{name}.json").read_text())
         except FileNotFoundError:
             return None
-        return found if found["pid"] == pid(home, name) and found["pid"] != but else None
+        return found if found["pid"] == pid_of(home, name) and found["pid"] != but else None
 
     return eventually(read, what=f"{name} runs")
 
@@ -56,14 +57,14 @@ def is_forked(number: int) -> bool:
 
 
 def test_processes_are_forked_from_the_template_and_survive_its_death(home: Path) -> None:
-    supervisor = up(home, config=Settings(), processes=stand_ins, migration=()).supervisor_pid
+    supervisor_pid = up(home, config=Settings(), processes=stand_ins, migration=()).supervisor_pid
     one, other = said(home, "one"), said(home, "other")
-    template = pid(home, "template")
+    template = pid_of(home, "template")
     assert template is not None
 
     assert is_forked(template) and is_forked(one["pid"]) and is_forked(other["pid"])
-    assert psutil.Process(one["pid"]).ppid() == psutil.Process(other["pid"]).ppid() == supervisor
-    assert os.getpgid(one["pid"]) == one["pid"] and os.getsid(one["pid"]) == os.getsid(supervisor)
+    assert psutil.Process(one["pid"]).ppid() == psutil.Process(other["pid"]).ppid() == supervisor_pid
+    assert os.getpgid(one["pid"]) == one["pid"] and os.getsid(one["pid"]) == os.getsid(supervisor_pid)
     assert [word for word in psutil.Process(one["pid"]).cmdline() if word][1:] == ["-m", STAND_IN, "one"]
     assert one["words"] == ["one"]
     assert "one runs" in (home / "logs" / "one.log").read_text()
@@ -83,9 +84,9 @@ def test_processes_are_forked_from_the_template_and_survive_its_death(home: Path
     os.kill(template, signal.SIGKILL)
     os.kill(again["pid"], signal.SIGKILL)
     last = said(home, "one", again["pid"])
-    assert psutil.Process(last["pid"]).ppid() == supervisor
+    assert psutil.Process(last["pid"]).ppid() == supervisor_pid
     assert psutil.pid_exists(other["pid"])
-    new = eventually(lambda: (found := pid(home, "template")) != template and found, what="a new template")
+    new = eventually(lambda: (found := pid_of(home, "template")) != template and found, what="a new template")
 
     # One that does not answer is replaced.
     def forks() -> bool:
@@ -98,7 +99,7 @@ def test_processes_are_forked_from_the_template_and_survive_its_death(home: Path
     os.kill(new, signal.SIGSTOP)
     os.kill(other["pid"], signal.SIGKILL)
     assert said(home, "other", other["pid"])["environment"]["SMORE_HOME"] == str(home)
-    eventually(lambda: pid(home, "template") not in (None, new), what="a template that answers")
+    eventually(lambda: pid_of(home, "template") not in (None, new), what="a template that answers")
 
-    stop(home, "one")
+    supervisor(home).stop("one")
     assert not psutil.pid_exists(last["pid"])
