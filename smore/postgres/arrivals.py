@@ -183,11 +183,10 @@ class Prewarming:
 
     def remove_trace(self, project: str, id_: int) -> bool:
         """Delete an imported trace. False where there is no such trace."""
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             gone = session.execute(
                 delete(TraceRow).where(TraceRow.project == project, TraceRow.id == id_).returning(TraceRow.id)
             ).all()
-            session.commit()
             return bool(gone)
 
     @staticmethod
@@ -289,13 +288,12 @@ class Prewarming:
 
     def store(self, manifest: Mapping[str, Any], model: bytes) -> int:
         """Store a fitted forecaster and return its version. Only the newest :data:`KEPT` stay."""
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             row = ForecasterRow(manifest=dict(manifest), model=model)
             session.add(row)
             session.flush()
             kept = select(ForecasterRow.version).order_by(ForecasterRow.version.desc()).limit(KEPT)
             session.execute(delete(ForecasterRow).where(ForecasterRow.version.not_in(kept)))
-            session.commit()
             return row.version
 
     def fit_due(self, now: float, old_s: float) -> bool:

@@ -71,9 +71,8 @@ class Audit:
             raise
 
     def write(self, change: Change) -> None:
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             session.add(AuditRow(**asdict(change)))
-            session.commit()
 
     def read(
         self, wanted: Wanted, *, limit: int = 100, cursor: int | None = None

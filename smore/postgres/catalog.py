@@ -119,14 +119,13 @@ class Store:
         """
         Change those limits of a project that are named, None = no limit any more; returns all. Raises NotFound, InvalidSpec.
         """
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             row = require_project(session, name)
             session.refresh(row, with_for_update=True)
             limits = Limits(**(row.limits | dict(changes)))
             if limits.burst is not None and limits.rate_per_s is None:
                 raise InvalidSpec.at("burst", "it needs a rate_per_s")
             row.limits = limits.to_dict()
-            session.commit()
         self._mirror(mirror.refresh_project, name)
         return limits
 
@@ -140,10 +139,9 @@ class Store:
         id_, digest = cast("tuple[str, str]", read_token(token))
         held = sorted(Scope(scope).value for scope in scopes)
         entry = KeyEntry(id=id_, project=project, digest=digest, scopes=held, name=name)
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             require_project(session, project)
             session.add(ApiKeyRow(id=id_, project=project, name=name, digest=digest, scopes=held))
-            session.commit()
         self._mirror(mirror.refresh_key, id_)
         return entry, token
 
@@ -159,13 +157,12 @@ class Store:
 
     def revoke_key(self, project: str, id_: str) -> None:
         """Revoke a key, at once for every gateway; a revoked key stays revoked. Raises NotFound."""
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             row = session.get(ApiKeyRow, id_, with_for_update=True)
             if row is None or row.project != project:
                 raise NotFound(f"There is no API key {id_} in this project.")
             if row.revoked_at is None:
                 row.revoked_at = datetime.now(UTC)
-            session.commit()
         self._mirror(mirror.refresh_key, id_)
 
     # ---- functions ---------------------------------------------------------------------------------------------------
@@ -178,7 +175,7 @@ class Store:
         NotFound without the project, InvalidSpec for a bad name.
         """
         parse_name(name)
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             require_project(session, project)
             session.execute(upsert(FunctionRow).values(project=project, name=name).on_conflict_do_nothing())
             # Locked: two registrations must not get one number.
@@ -204,7 +201,6 @@ class Store:
                     spec=declared,
                 )
             )
-            session.commit()
         self._mirror(mirror.refresh_function, project, name, number)
         return number, True
 
@@ -217,7 +213,7 @@ class Store:
 
         Raises FunctionNotFound, NotFound.
         """
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             function = _function_row(session, project, name)
             row = _revision_row(session, project, name, revision)
             if row.state is not RevisionState.ACTIVE:
@@ -230,7 +226,6 @@ class Store:
                 )
                 # Canaries of two registrations may end in either order.
                 function.revision = max(function.revision, revision)
-            session.commit()
         self._mirror(mirror.refresh_function, project, name, revision)
 
     def fail_revision(self, project: str, name: str, revision: int, log: str) -> None:
@@ -238,13 +233,12 @@ class Store:
         The canary has failed; the function stays as it was. Raises FunctionNotFound, NotFound, and Conflict where the
         revision is active.
         """
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             _function_row(session, project, name)
             row = _revision_row(session, project, name, revision)
             if row.state is RevisionState.ACTIVE:
                 raise Conflict(f"Revision {revision} of {name} is active.")
             row.state, row.log, row.settled_at = RevisionState.FAILED, _text(log), datetime.now(UTC)
-            session.commit()
 
     def get_function(self, project: str, name: str) -> Function:
         """Raises FunctionNotFound."""
@@ -288,12 +282,11 @@ class Store:
         Give the traffic to a revision that was active before. Raises FunctionNotFound, NotFound, and Conflict for a
         revision that was never active.
         """
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             function = _function_row(session, project, name)
             if _revision_row(session, project, name, revision).state is not RevisionState.ACTIVE:
                 raise Conflict(f"Revision {revision} of {name} was never active.")
             function.revision = revision
-            session.commit()
         self._mirror(mirror.refresh_function, project, name, revision)
 
     def set_deadline(self, project: str, name: str, deadline_s: float | None) -> None:
@@ -302,9 +295,8 @@ class Store:
         """
         if deadline_s is not None and not 0.001 <= deadline_s <= 86_400:
             raise InvalidSpec.at("deadline_s", f"must be within 0.001..86400 s, not {deadline_s:g}")
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             _function_row(session, project, name).deadline_s = deadline_s
-            session.commit()
         self._mirror(mirror.refresh_function, project, name)
 
     def set_scaling(self, project: str, name: str, changes: Mapping[str, Any]) -> FunctionSpec:
@@ -315,7 +307,7 @@ class Store:
         The registered spec stays, so the same spec deployed again changes nothing. Raises FunctionNotFound, Conflict
         where no revision takes traffic.
         """
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             function = _function_row(session, project, name)
             if not function.revision:
                 raise Conflict(f"No revision of {name} takes traffic yet.")
@@ -323,15 +315,13 @@ class Store:
             spec = replace(spec_from_dict(row.spec), **changes)
             row.spec = spec.to_dict()
             revision = function.revision
-            session.commit()
         self._mirror(mirror.refresh_function, project, name, revision)
         return spec
 
     def delete_function(self, project: str, name: str) -> None:
         """Delete a function. If its name is registered again, its revisions continue to count. Raises FunctionNotFound."""
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             _function_row(session, project, name).deleted_at = datetime.now(UTC)
-            session.commit()
         self._mirror(mirror.refresh_function, project, name)
 
     def _functions(self, *which: Any) -> list[Function]:
@@ -355,7 +345,7 @@ class Store:
 
     def put_secret(self, project: str, name: str, sealed: bytes) -> Secret:
         """Set or replace a secret. Raises NotFound without the project."""
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             require_project(session, project)
             insert = upsert(SecretRow).values(project=project, name=name, sealed=sealed)
             session.execute(
@@ -363,7 +353,6 @@ class Store:
                     index_elements=["project", "name"], set_={"sealed": sealed, "updated_at": func.now()}
                 )
             )
-            session.commit()
             secret = _secret(session.get_one(SecretRow, (project, name)))
         self._mirror(mirror.refresh_secret, project, name)
         return secret
@@ -376,12 +365,11 @@ class Store:
 
     def delete_secret(self, project: str, name: str) -> None:
         """Raises NotFound."""
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             row = session.get(SecretRow, (project, name), with_for_update=True)
             if row is None:
                 raise NotFound(f"There is no secret {name} in this project.")
             session.delete(row)
-            session.commit()
         self._mirror(mirror.refresh_secret, project, name)
 
     # ---- the mirror --------------------------------------------------------------------------------------------------

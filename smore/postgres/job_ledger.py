@@ -178,7 +178,6 @@ class JobLedger:
             add_pairs(session, pairs)
             row.estimate_s, row.estimate_90_s, row.estimate_source = length
             self._note(session, job, attempt, decided)
-            session.commit()
             return True
 
     def over(
@@ -200,7 +199,6 @@ class JobLedger:
             if ratios:
                 row.ratios = dict(ratios)
             self._note(session, job, attempt, decided)
-            session.commit()
             return True
 
     def promise(self, job: str, attempt: int, promise: JobPromise, decided: Decided, *, refuse: bool) -> bool:
@@ -216,7 +214,6 @@ class JobLedger:
             if refuse:
                 change(session, row, Action.END, Change(exit_code=REFUSED, reason=promise.message))
             self._note(session, job, attempt, decided)
-            session.commit()
             return True
 
     def note_promise(self, job: str, attempt: int, outcome: PromiseState, why: str, decided: Decided) -> None:
@@ -224,20 +221,18 @@ class JobLedger:
         with self._fenced() as session:
             write_promise(session, job, outcome, why)
             self._note(session, job, attempt, decided)
-            session.commit()
 
     def run(self, job: str, attempt: int) -> None:
         """All ranks are there."""
         with self._fenced() as session:
             row = session.get(JobRow, job, with_for_update=True)
-            if row is not None and row.attempt == attempt and change(session, row, Action.RUN):
-                session.commit()
+            if row is not None and row.attempt == attempt:
+                change(session, row, Action.RUN)
 
     def note(self, job: str, attempt: int, decided: Decided) -> None:
         """A decision that changes no state: the ranks are told to end."""
         with self._fenced() as session:
             self._note(session, job, attempt, decided)
-            session.commit()
 
     def progress(self, changes: Sequence[Progress]) -> None:
         if not changes:
@@ -254,7 +249,6 @@ class JobLedger:
                     of_job = (JobRow.id == each.job, JobRow.attempt == each.attempt)
                     values = {"iterations": each.checkpoint, "home": each.home}
                     session.execute(update(JobRow).where(*of_job).values(values))
-            session.commit()
 
     def note_pairs(self, pairs: Sequence[JobPair]) -> None:
         """What was measured of them."""
@@ -262,14 +256,12 @@ class JobLedger:
             return
         with self._fenced() as session:
             write_pairs(session, pairs)
-            session.commit()
 
     def without_checkpoints(self, jobs: Collection[str]) -> None:
         """The checkpoints of these jobs go: what starts again begins anew, anywhere."""
         with self._fenced() as session:
             over = JobRow.id.in_(jobs), JobRow.state.in_(OVER)
             session.execute(update(JobRow).where(*over).values({"iterations": 0, "home": ""}))
-            session.commit()
 
     def set_back(self, seconds: float) -> None:
         """The clock was set back: what is written of jobs that wait is moved with it, so that none has waited less."""
@@ -277,12 +269,11 @@ class JobLedger:
         moved = {column: column - timedelta(seconds=seconds) for column in (JobRow.queued_at, JobRow.not_before)}
         with self._fenced() as session:
             session.execute(update(JobRow).where(waits).values(moved))
-            session.commit()
 
     @contextmanager
     def _fenced(self) -> Iterator[Session]:
         """A transaction of whoever leads: nobody can take the lead before it has ended."""
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             holder = session.scalar(
                 select(JobLeaderRow.token).where(JobLeaderRow.id == _ROW).with_for_update(read=True)
             )

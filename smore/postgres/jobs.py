@@ -309,12 +309,11 @@ class JobStore:
 
     def remove(self, project: str, id_: str) -> None:
         """Forget a job that was attached and never reported. Raises NotFound, Conflict."""
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             row = _job_row(session, project, id_)
             if row.source == STARTED or row.started_at is not None:
                 raise Conflict(f"The job {id_} has run, or waits.")
             session.execute(delete(JobRow).where(JobRow.id == id_))
-            session.commit()
 
     def _wanted(self, project: str, id_: str, action: Action, rule: str) -> Job:
         with Session(self._engine) as session:

@@ -101,7 +101,7 @@ class Profiles:
         """
         rows = [_row(document, source, f"rows[{position}]") for position, document in enumerate(documents)]
         added = 0
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             for start in range(0, len(rows), _CHUNK):
                 statement = (
                     upsert(ProfileRow)
@@ -110,7 +110,6 @@ class Profiles:
                     .returning(ProfileRow.id)
                 )
                 added += len(session.scalars(statement).all())
-            session.commit()
         return added
 
     def counts(self) -> list[RowCount]:
@@ -191,7 +190,7 @@ class Profiles:
         Make the challenger the champion; the champion gets the state ``former``. Raises NotFound, and Conflict where it is
         no challenger.
         """
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             row = _predictor_row(session, version)
             if row.state is not PredictorState.CHALLENGER:
                 raise Conflict(f"Predictor {version} is {row.state.value}.")
@@ -215,16 +214,14 @@ class Profiles:
             )
             old = PredictorRow.table.is_not(None) & PredictorRow.version.not_in(kept)
             session.execute(update(PredictorRow).where(old).values(table=None, artifact=None))
-            session.commit()
 
     def reject(self, version: int, *, reason: str, manifest: Mapping[str, Any]) -> None:
         """Reject a challenger. Raises NotFound, and Conflict where it is no challenger."""
-        with Session(self._engine) as session:
+        with Session(self._engine) as session, session.begin():
             row = _predictor_row(session, version)
             if row.state is not PredictorState.CHALLENGER:
                 raise Conflict(f"Predictor {version} is {row.state.value}.")
             row.state, row.reason, row.manifest = PredictorState.REJECTED, reason, dict(manifest)
-            session.commit()
 
     def champion(self) -> Predictor | None:
         return self._first(select(*_COLUMNS).where(PredictorRow.state == PredictorState.CHAMPION))
