@@ -35,11 +35,12 @@ from smore.definition.document import read_document
 from smore.definition.outputs import changes, misfit
 from smore.domain.artifact import Artifact
 from smore.domain.errors import Conflict, Forbidden, InvalidSpec, PayloadTooLarge, QueueFull, SmoreError
-from smore.domain.function import NEAR_BOUND, FunctionSpec, TensorSpec
+from smore.domain.function import NEAR_BOUND, FunctionSpec
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause, Encoding, State
 from smore.messages.commands import ALL_REVISIONS, Fetch, Offload, Respecify
 from smore.messages.results import decode_result
+from smore.messages.specs import unpack_tensors
 from smore.messages.wording import in_force
 from smore.process.observability import logger
 from smore.redis.catalog import FunctionEntry, KeyEntry
@@ -261,15 +262,10 @@ async def _canary(
         raise CanaryFailed(result.message or None, cause=reply.cause, revision=revision, **traceback)
     measured: dict[str, Any] = orjson.loads(result.body)
     if spec.outputs is not None and "outputs" in measured:
-        given = measured["outputs"]
-        words = misfit(spec.outputs, None if given is None else [_tensor(tensor) for tensor in given])
+        words = misfit(spec.outputs, unpack_tensors(measured["outputs"]))
         if words:
             raise CanaryFailed(words, cause=Cause.BAD_OUTPUT, revision=revision)
     return measured
-
-
-def _tensor(described: Mapping[str, Any]) -> TensorSpec:
-    return TensorSpec(name=described["name"], datatype=described["datatype"], shape=tuple(described["shape"]))
 
 
 # ---- reading, from the mirror in Redis, so that it works while Postgres is away --------------------------------------------

@@ -6,7 +6,7 @@ field.
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -165,35 +165,6 @@ class FunctionSpec:
     secrets: tuple[str, ...] = ()
     #: Of its invocations; a call may lower it, never raise it.
     work_class: WorkClass = WorkClass.STANDARD
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON-able values; :func:`spec_from_dict` reads them back."""
-        return asdict(self) | {
-            "profile": asdict(self.profile) | {"run_s": {str(k): v for k, v in self.profile.run_s.items()}}
-        }
-
-
-def spec_from_dict(raw: Mapping[str, Any]) -> FunctionSpec:
-    """Inverse of :meth:`FunctionSpec.to_dict`. Unknown keys (a newer writer's) are passed over."""
-    fields = {key: value for key, value in raw.items() if key in FunctionSpec.__dataclass_fields__}
-    for key in ("inputs", "outputs"):
-        if fields.get(key) is not None:
-            fields[key] = tuple(
-                TensorSpec(name=t["name"], datatype=t["datatype"], shape=tuple(t["shape"])) for t in fields[key]
-            )
-    if (artifact := fields.get("artifact")) is not None:
-        fields["artifact"] = Artifact(code=artifact["code"], files=artifact["files"])
-    fields["requirements"] = tuple(fields.get("requirements") or ())
-    fields["secrets"] = tuple(fields.get("secrets") or ())
-    profile = fields.get("profile") or {}
-    measured = {key: value for key, value in profile.items() if key in Profile.__dataclass_fields__}
-    if "run_s" in measured:
-        measured["run_s"] = {int(rows): float(seconds) for rows, seconds in measured["run_s"].items()}
-    fields["profile"] = Profile(**measured)
-    fields["prewarm"] = Prewarming(fields.get("prewarm", Prewarming.AUTO))
-    fields["on_late"] = OnLate(fields.get("on_late", OnLate.FINISH))
-    fields["work_class"] = WorkClass(fields.get("work_class", WorkClass.STANDARD))
-    return FunctionSpec(**fields)
 
 
 #: More than every bound. A larger value becomes this one, which the bound of its field refuses.

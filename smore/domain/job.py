@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal
 
 from smore.domain.loss import DEFAULT_BUDGET
 
@@ -217,12 +217,6 @@ class JobRequest:
     micro_batches: Sequence[int] = ()
     by: float | None = None
     unless: Literal["refuse", "queue"] = "refuse"
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
-        """Fields that this version does not know are left out."""
-        known = cls.__dataclass_fields__
-        return cls(**{name: value for name, value in raw.items() if name in known})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,10 +20,11 @@ from sqlalchemy.orm import Session
 from smore.domain.access import Scope, new_token, read_token
 from smore.domain.artifact import parse_artifact
 from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFound
-from smore.domain.function import FunctionSpec, RevisionState, TensorSpec, parse_name, spec_from_dict
+from smore.domain.function import FunctionSpec, RevisionState, parse_name
 from smore.domain.limits import Limits
 from smore.domain.secret import Secret
 from smore.domain.spelling import nothing_named
+from smore.messages.specs import pack_spec, unpack_spec, unpack_tensors
 from smore.postgres import mirror
 from smore.postgres.driver import driver
 from smore.postgres.jobs import JobStore
@@ -184,13 +185,13 @@ class Store:
                 function.deleted_at, function.revision, function.deadline_s = None, 0, None
             if function.revision:
                 current = session.get_one(RevisionRow, (project, name, function.revision))
-                if spec_from_dict(current.declared) == spec:
+                if unpack_spec(current.declared) == spec:
                     return current.number, False
             of_function = (RevisionRow.project == project, RevisionRow.function == name)
             number = (
                 1 + session.scalars(select(func.coalesce(func.max(RevisionRow.number), 0)).where(*of_function)).one()
             )
-            declared = spec.to_dict()
+            declared = pack_spec(spec)
             session.add(
                 RevisionRow(
                     project=project,
@@ -217,7 +218,7 @@ class Store:
             function = _function_row(session, project, name)
             row = _revision_row(session, project, name, revision)
             if row.state is not RevisionState.ACTIVE:
-                row.spec = _with_measured(spec_from_dict(row.declared), measured).to_dict()
+                row.spec = pack_spec(_with_measured(unpack_spec(row.declared), measured))
                 row.state, row.measured, row.log, row.settled_at = (
                     RevisionState.ACTIVE,
                     dict(measured),
@@ -254,7 +255,7 @@ class Store:
             _function_row(session, project, name)
             of_function = (RevisionRow.project == project, RevisionRow.function == name)
             return [
-                value_of(Revision, row, spec=spec_from_dict(row.spec))
+                value_of(Revision, row, spec=unpack_spec(row.spec))
                 for row in session.scalars(select(RevisionRow).where(*of_function).order_by(RevisionRow.number.desc()))
             ]
 
@@ -312,8 +313,8 @@ class Store:
             if not function.revision:
                 raise Conflict(f"No revision of {name} takes traffic yet.")
             row = _revision_row(session, project, name, function.revision)
-            spec = replace(spec_from_dict(row.spec), **changes)
-            row.spec = spec.to_dict()
+            spec = replace(unpack_spec(row.spec), **changes)
+            row.spec = pack_spec(spec)
             revision = function.revision
         self._mirror(mirror.refresh_function, project, name, revision)
         return spec
@@ -337,7 +338,7 @@ class Store:
         ).order_by(FunctionRow.name)
         with Session(self._engine) as session:
             return [
-                value_of(Function, row, spec=spec_from_dict(spec) if spec is not None else None)
+                value_of(Function, row, spec=unpack_spec(spec) if spec is not None else None)
                 for row, spec in session.execute(query)
             ]
 
@@ -413,17 +414,9 @@ def _with_measured(spec: FunctionSpec, measured: Mapping[str, Any]) -> FunctionS
         profile = replace(profile, run_s={rows: seconds * ratio for rows, seconds in profile.run_s.items()})
     return replace(
         spec,
-        inputs=spec.inputs if spec.inputs is not None else _tensors(measured.get("inputs")),
-        outputs=spec.outputs if spec.outputs is not None else _tensors(measured.get("outputs")),
+        inputs=spec.inputs if spec.inputs is not None else unpack_tensors(measured.get("inputs")),
+        outputs=spec.outputs if spec.outputs is not None else unpack_tensors(measured.get("outputs")),
         profile=profile,
-    )
-
-
-def _tensors(raw: Sequence[Mapping[str, Any]] | None) -> tuple[TensorSpec, ...] | None:
-    if raw is None:
-        return None
-    return tuple(
-        TensorSpec(name=tensor["name"], datatype=tensor["datatype"], shape=tuple(tensor["shape"])) for tensor in raw
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -527,7 +528,7 @@ _OF_REQUEST: Final = ("argv", "workload", "budget", "memory_mib")
 
 
 def job_of(row: JobRow) -> Job:
-    request = JobRequest.from_dict(row.spec | {name: getattr(row, name) for name in _OF_REQUEST})
+    request = msgspec.convert(row.spec | {name: getattr(row, name) for name in _OF_REQUEST}, JobRequest)
     return value_of(Job, row, request=request)
 
 

@@ -13,8 +13,8 @@ from typing import TypeAlias
 import psycopg
 from psycopg.rows import TupleRow, class_row
 
-from smore.domain.function import spec_from_dict
 from smore.domain.limits import Limits
+from smore.messages.specs import unpack_spec
 from smore.postgres.locks import Lock
 from smore.redis.catalog import Catalog, FunctionEntry, KeyEntry, ProjectEntry
 
@@ -52,7 +52,7 @@ def refresh(connection: Connection, catalog: Catalog) -> int:
         ]
         secrets = connection.execute("SELECT project || '/' || name, sealed FROM secrets").fetchall()
         changed = catalog.replace(
-            functions, {(key, number): spec_from_dict(spec) for key, number, spec in revisions}, keys, projects
+            functions, {(key, number): unpack_spec(spec) for key, number, spec in revisions}, keys, projects
         )
         return changed + catalog.replace_secrets({key: bytes(sealed) for key, sealed in secrets})
 
@@ -65,7 +65,7 @@ def refresh_function(connection: Connection, catalog: Catalog, project: str, nam
             "SELECT spec FROM revisions WHERE project = %s AND function = %s AND number = %s", (*of_function, revision)
         ).fetchone()
         if spec is not None:
-            catalog.put_revision(f"{project}/{name}", revision, spec_from_dict(spec[0]))
+            catalog.put_revision(f"{project}/{name}", revision, unpack_spec(spec[0]))
         with connection.cursor(row_factory=class_row(FunctionEntry)) as cursor:
             entry = cursor.execute(f"{_FUNCTIONS} AND project = %s AND name = %s", of_function).fetchone()
         if entry is None:

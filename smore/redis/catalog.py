@@ -13,8 +13,9 @@ import msgspec
 import redis
 import redis.asyncio
 
-from smore.domain.function import FunctionSpec, spec_from_dict
+from smore.domain.function import FunctionSpec
 from smore.domain.limits import NO_LIMITS, Limits
+from smore.messages.specs import decode_spec, encode_spec
 
 
 class FunctionEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,17 +85,17 @@ class Catalog:
             raw = cast("bytes | None", self._redis.hget(self._revisions, f"{function}@{revision}"))
             if raw is None:
                 return None
-            spec = self._specs[function, revision] = spec_from_dict(msgspec.json.decode(raw))
+            spec = self._specs[function, revision] = decode_spec(raw)
         return spec
 
     def specs(self) -> list[FunctionSpec]:
         """The specs of all mirrored revisions: those that may run, and some that failed."""
         raw = cast("dict[bytes, bytes]", self._redis.hgetall(self._revisions))
-        return [spec_from_dict(msgspec.json.decode(value)) for value in raw.values()]
+        return [decode_spec(value) for value in raw.values()]
 
     def put_revision(self, function: str, revision: int, spec: FunctionSpec) -> None:
         self._specs.pop((function, revision), None)
-        self._redis.hset(self._revisions, f"{function}@{revision}", _encode(spec.to_dict()))
+        self._redis.hset(self._revisions, f"{function}@{revision}", encode_spec(spec))
 
     def put_function(self, entry: FunctionEntry) -> None:
         self._redis.hset(self._functions, entry.key, _encode(entry))
@@ -163,7 +164,7 @@ class Catalog:
         """Make the mirror equal to the arguments, and announce what differed. Returns how many entries did."""
         wanted = {
             self._revisions: {
-                f"{function}@{revision}": _encode(spec.to_dict()) for (function, revision), spec in revisions.items()
+                f"{function}@{revision}": encode_spec(spec) for (function, revision), spec in revisions.items()
             },
             self._functions: {entry.key: _encode(entry) for entry in functions},
             self._keys: {entry.id: _encode(entry) for entry in keys},
@@ -268,5 +269,5 @@ class AsyncCatalog:
             raw = cast("bytes | None", await self._redis.hget(self._revisions, f"{function}@{revision}"))
             if raw is None:
                 return None
-            spec = self._specs[function, revision] = spec_from_dict(msgspec.json.decode(raw))
+            spec = self._specs[function, revision] = decode_spec(raw)
         return spec

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from sqlalchemy import RowMapping, func, select, tuple_
 
-from smore.domain.function import FunctionSpec, spec_from_dict
+from smore.domain.function import FunctionSpec
 from smore.domain.invocation import State
+from smore.messages.specs import unpack_spec
 from smore.postgres.history.reader import Reader
 from smore.postgres.rows import DecisionRow, ExecutionRow, InvocationRow, JobRow, JobWindowRow, RevisionRow
 from smore.postgres.sums import GpuMinuteRow
@@ -190,7 +191,7 @@ class PastRuns(Reader):
         query = query.where(tuple_(row.project, row.function, row.number).in_(wanted))
         with self._connect() as connection:
             return {
-                (f"{project}/{function}", number): spec_from_dict(spec)
+                (f"{project}/{function}", number): unpack_spec(spec)
                 for project, function, number, spec in connection.execute(query)
             }
 

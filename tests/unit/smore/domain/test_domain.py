@@ -20,10 +20,10 @@ from smore.domain.function import (
     parse_name,
     parse_spec,
     size_bytes,
-    spec_from_dict,
 )
 from smore.domain.invocation import TERMINAL, TRANSITIONS, State
 from smore.domain.tensors import DATATYPES
+from smore.messages.specs import decode_spec, encode_spec, pack_spec, unpack_spec
 
 # The table.
 
@@ -298,7 +298,7 @@ def test_any_description_is_read_or_refused_and_never_worse(raw: dict[str, objec
     except InvalidSpec as error:
         assert str(error.details["field"]).startswith("spec")  # noqa: PT017 - either outcome is right
     else:
-        assert spec_from_dict(msgspec.json.decode(msgspec.json.encode(parsed.to_dict()))) == parsed
+        assert decode_spec(encode_spec(parsed)) == parsed
 
 
 POSITIVE = st.floats(0.001, 1e6, allow_nan=False)
@@ -339,14 +339,14 @@ SPECS = st.builds(
 
 @given(SPECS)
 def test_a_spec_goes_through_json_and_back(original: FunctionSpec) -> None:
-    assert spec_from_dict(msgspec.json.decode(msgspec.json.encode(original.to_dict()))) == original
+    assert unpack_spec(msgspec.json.decode(encode_spec(original))) == original
 
 
 def test_a_newer_writers_spec_is_read() -> None:
-    raw = FunctionSpec(entrypoint="m:C").to_dict()
+    raw = pack_spec(FunctionSpec(entrypoint="m:C"))
     raw |= {"colour": "blue", "profile": raw["profile"] | {"sm": 0.5}}
-    assert spec_from_dict(raw) == FunctionSpec(entrypoint="m:C")
-    assert spec_from_dict({"entrypoint": "m:C"}) == FunctionSpec(entrypoint="m:C"), "an older writer's too"
+    assert unpack_spec(raw) == FunctionSpec(entrypoint="m:C")
+    assert unpack_spec({"entrypoint": "m:C"}) == FunctionSpec(entrypoint="m:C"), "an older writer's too"
 
 
 # Profiles and tensors.

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from smore.domain.errors import InvalidSpec
-from smore.domain.function import parse_secret_name, parse_spec, spec_from_dict
+from smore.domain.function import parse_secret_name, parse_spec
+from smore.messages.specs import pack_spec, unpack_spec
 from smore.process.vault import NoKey, Sealed, Vault, make_key
 from worker.frames import Answer, Failed, Predicted
 from worker.pool.errors import LoadFailed
@@ -55,7 +56,7 @@ def test_names_that_are_no_secrets_names(name: object) -> None:
 
 def test_a_function_names_its_secrets() -> None:
     spec = parse_spec({"entrypoint": "m:C", "secrets": ["API_TOKEN", "DB"]})
-    assert spec.secrets == ("API_TOKEN", "DB") and spec_from_dict(spec.to_dict()) == spec
+    assert spec.secrets == ("API_TOKEN", "DB") and unpack_spec(pack_spec(spec)) == spec
     assert parse_spec({"entrypoint": "m:C"}).secrets == ()
     for wrong in ("API_TOKEN", ["A", "A"], [1], ["lower"]):
         with pytest.raises(InvalidSpec, match=r"spec\.secrets"):
