@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from smore.cli import job_words, names, own_program, series
-from smore.cli.logs import json_line
+from smore.cli.logs import write_line
 from smore.cli.terminal import (
     EXIT_USAGE,
     AllProjectsOption,
@@ -430,13 +430,7 @@ def logs(
         if record.source != "started":
             fail(f"{record.name} was started elsewhere: what it prints is where it was started, not here")
         for line in client.job_logs(job, rank=rank, lines=lines, follow=follow, project=project):
-            match output:
-                case Output.TABLE:
-                    write(line.text, flush=follow)
-                case Output.JSON:
-                    write(json_line(line), flush=follow)
-                case Output.YAML:
-                    show_value([line], output)
+            write_line(line.text, line, output, flush=follow)
 
 
 @app.command("statement")

@@ -112,14 +112,7 @@ def _show_function(
         printed = False
         for line in client.logs(name, invocation=invocation, since=moment, lines=lines, follow=follow):
             printed = True
-            match output:
-                case Output.TABLE:
-                    write(_worded(line), flush=follow)
-                case Output.JSON:
-                    write(json_line(line), flush=follow)
-                case Output.YAML:
-                    show_value([line], output)
-                    sys.stdout.flush()
+            write_line(_worded(line), line, output, flush=follow)
         if invocation is not None and lines and not printed and not follow:
             state = _state_of(client, invocation, name)
             when = "" if since is None else f" of the last {since}"
@@ -144,11 +137,21 @@ def _worded(line: "LogLine") -> str:
     return f"{at} {line.gpu} r{line.revision} {invocation} {line.stream}: {line.text}"
 
 
-def json_line(line: object) -> str:
-    """One line of JSON."""
+def write_line(words: str, line: object, output: Output, *, flush: bool) -> None:
+    """Print a line of a log in ``words``, or as one line of JSON or an entry of a YAML list."""
     import msgspec
 
-    return json.dumps(msgspec.to_builtins(line), ensure_ascii=False)
+    if output is Output.YAML:
+        show_value([line], output)
+    else:
+        write(words if output is Output.TABLE else json.dumps(msgspec.to_builtins(line), ensure_ascii=False))
+    if flush:
+        sys.stdout.flush()
+
+
+def _write_process(process: str, text: str, output: Output, *, alone: bool) -> None:
+    words = text if alone else f"{process} | {text}"
+    write_line(words, {"process": process, "text": text}, output, flush=False)
 
 
 def _show_request(id_: str, process: str | None, output: Output) -> None:
@@ -171,13 +174,7 @@ def _show_request(id_: str, process: str | None, output: Output) -> None:
     if not lines:
         fail(f"no line of {process or 'a process'} in {folder} names the request {id_}. {searched()}")
     for name, text in lines:
-        match output:
-            case Output.TABLE:
-                write(text if process is not None else f"{name} | {text}")
-            case Output.JSON:
-                write(json_line({"process": name, "text": text}))
-            case Output.YAML:
-                show_value([{"process": name, "text": text}], output)
+        _write_process(name, text, output, alone=process is not None)
 
 
 def _show_processes(files: dict[str, Path], follow: bool, lines: int, output: Output) -> None:
@@ -186,13 +183,7 @@ def _show_processes(files: dict[str, Path], follow: bool, lines: int, output: Ou
         while True:
             for process, tail in tails.items():
                 for text in tail.read():
-                    match output:
-                        case Output.TABLE:
-                            write(text if len(tails) == 1 else f"{process} | {text}")
-                        case Output.JSON:
-                            write(json_line({"process": process, "text": text}))
-                        case Output.YAML:
-                            show_value([{"process": process, "text": text}], output)
+                    _write_process(process, text, output, alone=len(tails) == 1)
             if not follow:
                 return
             sys.stdout.flush()
