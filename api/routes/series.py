@@ -255,9 +255,7 @@ def _closed(at: float, sums: Any) -> "Closed":
 @router.get("/predictor/versions")
 def list_predictor_versions(gateway: TheGateway, _caller: ReadKey, limit: PageLimit = 20) -> schemas.PredictorVersions:
     """List the fits of the predictor with what became of each and how far it errs, the newest first."""
-    return schemas.PredictorVersions(
-        versions=[schemas.PredictorVersion.of(each) for each in gateway.profiles().predictors(limit)]
-    )
+    return schemas.PredictorVersions(versions=gateway.profiles().predictors(limit))
 
 
 @router.get("/predictor/calibration")

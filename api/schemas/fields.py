@@ -22,14 +22,16 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 
+from smore.domain.access import Key
 from smore.domain.audit import AuditEntry
 from smore.domain.function import NAME, TensorSpec
-from smore.domain.job import JobPlace
+from smore.domain.job import BudgetStep, JobDecision, JobPlace
 from smore.domain.limits import Limits
+from smore.domain.predictor import PredictorVersion
 from smore.domain.secret import Secret
 
 #: Parts of bodies that are no :class:`Schema`.
-_PARTS: Final = (AuditEntry, JobPlace, Limits, Secret, TensorSpec)
+_PARTS: Final = (AuditEntry, BudgetStep, JobDecision, JobPlace, Key, Limits, PredictorVersion, Secret, TensorSpec)
 
 #: JSON's own numbers and truths: ``true`` is no number of milliseconds, ``"1"`` none either.
 Number = Annotated[float, Strict()]

@@ -1,12 +1,12 @@
 """Serverful jobs: how they are started and watched, what they lost to functions."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat
 
 from api.schemas.fields import STORABLE, Body, Flag, Name, Number, Schema, Text, Variable, Whole, Word
-from smore.domain.job import GRACE_S, MOST_MICRO_BATCHES, MOST_SHARE, JobPlace, Outcome, PromiseState
+from smore.domain.job import GRACE_S, MOST_MICRO_BATCHES, MOST_SHARE, JobDecision, JobPlace, Outcome, PromiseState
 from smore.domain.loss import DEFAULT_BUDGET, LEAST_BUDGET, MOST_BUDGET
 
 #: api/trainings/budgets.py refuses others, and says why.
@@ -338,21 +338,6 @@ class Attached(Schema):
     """Other trainings that train there now; those of other projects without their names"""
 
 
-class BudgetStep(Schema):
-    """One step of the closed loop that keeps a job's budget."""
-
-    at: datetime
-    """From when on it held"""
-    gpu: str
-    """The GPU instance on which it held"""
-    step: str
-    """``open``, ``held`` (nothing new is placed there), ``duty_75``, ``duty_50``, ``duty_25``, ``offloaded``"""
-    duty: float
-    """The part of the time in which functions may work there, 0 to 1"""
-    factor: float
-    """By what predicted losses are multiplied there"""
-
-
 class Beside(Schema):
     """
     Another training on the same GPU instances, and what it cost this job. Without an interval ``loss`` rests on the
@@ -496,26 +481,6 @@ class JobAttempts(Schema):
     """The name of the job"""
     attempts: list[JobAttempt]
     """The attempts of the job, the first one first"""
-
-
-class JobDecision(Schema):
-    """What the job scheduler decided of a job, and why."""
-
-    at: datetime
-    """When it was decided"""
-    attempt: int
-    """The number of the attempt that it was about; 0 = none has begun"""
-    kind: str
-    """``start``, ``stop``, ``requeue`` or ``finish``"""
-    gpus: list[str]
-    """The GPU instances that it was about"""
-    message: str
-    """Why it was decided, in words"""
-    reasons: dict[str, Any] | None = None
-    """
-    Of a start: its place in the order of that round, how many before it did not fit (``passed``), and why other GPU
-    instances were refused; null of others
-    """
 
 
 class JobExplanation(Schema):

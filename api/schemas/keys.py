@@ -1,11 +1,9 @@
 """API keys."""
 
-from datetime import datetime
-
 from pydantic import Field
 
 from api.schemas.fields import Body, Name, Schema, Text
-from smore.domain.access import Scope
+from smore.domain.access import Key, Scope
 
 
 class KeyBody(Body):
@@ -17,25 +15,6 @@ class KeyBody(Body):
     """What the key is to be allowed"""
     project: Name | None = None
     """The project of the key; null = the caller's. Another one only for administrators of the project ``default``"""
-
-
-class Key(Schema):
-    """An API key."""
-
-    id: str
-    """The id by which it is revoked; no secret"""
-    name: str
-    """The name that it was given, for people"""
-    project: str
-    """The project whose functions and jobs it reaches"""
-    scopes: list[Scope]
-    """What it may do"""
-    created_at: datetime | None = None
-    """When it was made; null in the answer to its creation"""
-    revoked_at: datetime | None = None
-    """When it was revoked; null = it holds"""
-    key: str | None = None
-    """The secret, only in the answer to its creation"""
 
 
 class Keys(Schema):

@@ -1,12 +1,11 @@
 """What the platform knows over time, in columns: the n-th value of a column belongs to the n-th moment of ``at``."""
 
 from datetime import datetime
-from typing import Any
 
 from api.schemas.fields import Schema
 from api.schemas.jobs import JobAttempt
 from smore.domain.job import JobState
-from smore.domain.predictor import PredictorState
+from smore.domain.predictor import PredictorVersion
 
 
 class Steps(Schema):
@@ -234,21 +233,6 @@ class PastAttempts(Schema):
     """The attempts that were going on in the span, the newest first"""
     more: bool
     """Whether there are others that began earlier: ask again with the last one's ``started_at`` as ``until``"""
-
-
-class PredictorVersion(Schema):
-    """One fit of the predictor."""
-
-    version: int
-    """The number of the version"""
-    created_at: datetime
-    """When it was begun"""
-    state: PredictorState
-    """What became of it"""
-    reason: str
-    """Why it is in that state, in words"""
-    manifest: dict[str, Any]
-    """Its data, errors and calibration, as ``Predictor`` has them"""
 
 
 class PredictorVersions(Schema):

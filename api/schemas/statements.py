@@ -3,7 +3,8 @@
 from datetime import datetime
 
 from api.schemas.fields import Schema
-from api.schemas.jobs import Beside, BudgetStep
+from api.schemas.jobs import Beside
+from smore.domain.job import BudgetStep
 from smore.domain.loss import Verdict
 
 

@@ -9,15 +9,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from api.dates import moment
-from api.schemas import jobs as of_jobs
 from api.schemas import statements as schemas
 from api.trainings import pairs as job_pairs
 from smore.domain import loss
-from smore.domain.job import OVER
+from smore.domain.job import OVER, BudgetStep
 from smore.domain.loss import Loss, Verdict
 
 if TYPE_CHECKING:
-    from smore.postgres.history.values import BudgetStep, Closed, Harvest
+    from smore.postgres.history.values import Closed, Harvest
     from smore.postgres.job_pairs import JobPair
     from smore.postgres.jobs import Job
 
@@ -64,7 +63,7 @@ def stated(
     closed: Mapping[int, "Closed"],
     harvest: "Harvest",
     since: float,
-    steps: Sequence["BudgetStep"],
+    steps: Sequence[BudgetStep],
     pairs: Sequence["JobPair"] = (),
     names: Mapping[str, str] = MappingProxyType({}),
     *,
@@ -112,7 +111,7 @@ def stated(
         windows_to_go=to_go,
         to_go_s=to_go_s,
         past_budgets=past,
-        steps=[of_jobs.BudgetStep.of(step) for step in steps],
+        steps=list(steps),
         beside=beside,
         summary=f"{harvest.seconds:.1f} function-seconds harvested; "
         f"{''.join(_past(span, harvested=harvested) for span in past)}"

@@ -17,6 +17,7 @@ from smore.domain.job import (
     OVER,
     PLACED,
     WAITING,
+    JobDecision,
     JobPlace,
     JobState,
     ended_in_words,
@@ -32,7 +33,7 @@ from smore.redis.catalog import KeyEntry
 if TYPE_CHECKING:
     from smore.domain.loss import Loss
     from smore.postgres.job_promises import JobPromise
-    from smore.postgres.jobs import Attempt, Job, JobDecision
+    from smore.postgres.jobs import Attempt, Job
 
 
 #: Of a job that waits, or whose start was decided so.
@@ -294,7 +295,7 @@ def queue(
 def explanation(
     job: "Job",
     of_queue: PublishedJob | None,
-    decisions: Sequence["JobDecision"],
+    decisions: Sequence[JobDecision],
     places: Sequence[JobPlace],
     beside: Sequence[schemas.Beside],
     leading: bool,
@@ -323,17 +324,17 @@ def explanation(
         summary=say(" ".join(sentences)),
         expected=expected(of_queue, say) if of_queue is not None and job.state not in OVER else None,
         places=[replace(place, message=say(place.message)) for place in places],
-        decisions=[schemas.JobDecision.of(one, message=say(_message(one))) for one in decisions],
+        decisions=[replace(one, message=say(_message(one))) for one in decisions],
     )
 
 
-def _message(decision: "JobDecision") -> str:
+def _message(decision: JobDecision) -> str:
     """Its words, and whether an operator's order came before the order of the queue."""
     moved = decision.reasons is not None and decision.reasons.get("turn") == "moved"
     return f"{MOVED} {decision.message}".strip() if moved else decision.message
 
 
-def _why(job: "Job", of_queue: PublishedJob | None, decisions: Sequence["JobDecision"], leading: bool) -> str:
+def _why(job: "Job", of_queue: PublishedJob | None, decisions: Sequence[JobDecision], leading: bool) -> str:
     last = next((one.message for one in decisions if one.message and one.kind != "start"), "")
     if job.state in OVER:
         outcome = job.outcome.value if job.outcome is not None and job.state is not JobState.LOST else job.state.value

@@ -60,9 +60,9 @@ from ml.learn.live import History, PlaceKey
 from ml.rows import profiles
 from smore.domain.errors import NotFound, SmoreError
 from smore.domain.predictor import PredictorState
+from smore.domain.predictor import PredictorVersion as Version
 from smore.messages.degradation import Table, Weight, decode, encode
 from smore.postgres.connection import make_engine
-from smore.postgres.predictors import Predictor as Version
 from smore.postgres.predictors import Profiles
 from smore.process import observability
 from smore.process.environment import settings

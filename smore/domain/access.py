@@ -3,6 +3,9 @@
 import hashlib
 import re
 import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 #: 48 random bits to find a key by, 256 random bits that prove it.
@@ -22,6 +25,26 @@ class Scope(StrEnum):
     DEPLOY = "deploy"
     JOBS = "jobs"
     ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """An API key."""
+
+    id: str
+    """The id by which it is revoked; no secret"""
+    name: str
+    """The name that it was given, for people"""
+    project: str
+    """The project whose functions and jobs it reaches"""
+    scopes: Sequence[Scope]
+    """What it may do"""
+    created_at: datetime | None = None
+    """When it was made; null in the answer to its creation"""
+    revoked_at: datetime | None = None
+    """When it was revoked; null = it holds"""
+    key: str | None = None
+    """The secret, only in the answer to its creation"""
 
 
 def new_token() -> str:

@@ -7,9 +7,10 @@ docs/reference/states.md is drawn from :data:`TRANSITIONS`. ``Store.jobs.move`` 
 import signal
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from smore.domain.loss import DEFAULT_BUDGET
 
@@ -245,3 +246,40 @@ class JobPlace:
     """
     message: str
     """``refused`` in words, to be read behind the name"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDecision:
+    """What the job scheduler decided of a job, and why."""
+
+    at: datetime
+    """When it was decided"""
+    attempt: int
+    """The number of the attempt that it was about; 0 = none has begun"""
+    kind: str
+    """``start``, ``stop``, ``requeue`` or ``finish``"""
+    gpus: Sequence[str]
+    """The GPU instances that it was about"""
+    message: str
+    """Why it was decided, in words"""
+    reasons: Mapping[str, Any] | None = None
+    """
+    Of a start: its place in the order of that round, how many before it did not fit (``passed``), and why other GPU
+    instances were refused; null of others
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetStep:
+    """One step of the closed loop that keeps a job's budget."""
+
+    at: datetime
+    """From when on it held"""
+    gpu: str
+    """The GPU instance on which it held"""
+    step: str
+    """``open``, ``held`` (nothing new is placed there), ``duty_75``, ``duty_50``, ``duty_25``, ``offloaded``"""
+    duty: float
+    """The part of the time in which functions may work there, 0 to 1"""
+    factor: float
+    """By what predicted losses are multiplied there"""

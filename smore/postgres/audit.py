@@ -108,7 +108,6 @@ class Audit:
                 value_of(
                     AuditEntry,
                     row,
-                    at=row.at.astimezone(UTC),
                     key_name=keys.get(row.key_id),
                     target_name=jobs.get(row.target),
                 )

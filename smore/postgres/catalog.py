@@ -7,7 +7,7 @@ where all hot paths read. Where Redis is away the change stands, and redis-py's 
 of the same row, or :func:`smore.postgres.mirror.refresh`, brings the mirror up to date.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from smore.domain.access import Scope, new_token, read_token
+from smore.domain.access import Key, Scope, new_token, read_token
 from smore.domain.artifact import parse_artifact
 from smore.domain.errors import Conflict, FunctionNotFound, InvalidSpec, NotFound
 from smore.domain.function import FunctionSpec, RevisionState, parse_name
@@ -37,18 +37,6 @@ class Project:
     name: str
     created_at: float
     limits: Limits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiKey:
-    """An API key without its secret."""
-
-    id: str
-    project: str
-    name: str
-    scopes: Sequence[str]
-    created_at: float
-    revoked_at: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +134,7 @@ class Store:
         self._mirror(mirror.refresh_key, id_)
         return entry, token
 
-    def list_keys(self, project: str) -> list[ApiKey]:
+    def list_keys(self, project: str) -> list[Key]:
         """Revoked ones too, the newest first."""
         with Session(self._engine) as session:
             rows = session.scalars(
@@ -154,7 +142,7 @@ class Store:
                 .where(ApiKeyRow.project == project)
                 .order_by(ApiKeyRow.created_at.desc(), ApiKeyRow.id)
             )
-            return [value_of(ApiKey, row) for row in rows]
+            return [value_of(Key, row, scopes=[Scope(one) for one in row.scopes], key=None) for row in rows]
 
     def revoke_key(self, project: str, id_: str) -> None:
         """Revoke a key, at once for every gateway; a revoked key stays revoked. Raises NotFound."""
@@ -354,7 +342,7 @@ class Store:
                     index_elements=["project", "name"], set_={"sealed": sealed, "updated_at": func.now()}
                 )
             )
-            secret = _secret(session.get_one(SecretRow, (project, name)))
+            secret = value_of(Secret, session.get_one(SecretRow, (project, name)))
         self._mirror(mirror.refresh_secret, project, name)
         return secret
 
@@ -362,7 +350,7 @@ class Store:
         """By name."""
         with Session(self._engine) as session:
             rows = session.scalars(select(SecretRow).where(SecretRow.project == project).order_by(SecretRow.name))
-            return [_secret(row) for row in rows]
+            return [value_of(Secret, row) for row in rows]
 
     def delete_secret(self, project: str, name: str) -> None:
         """Raises NotFound."""
@@ -427,7 +415,3 @@ def _text(log: str) -> str:
 
 def _project(row: ProjectRow) -> Project:
     return value_of(Project, row, limits=Limits(**row.limits))
-
-
-def _secret(row: SecretRow) -> Secret:
-    return Secret(name=row.name, created_at=row.created_at.astimezone(UTC), updated_at=row.updated_at.astimezone(UTC))

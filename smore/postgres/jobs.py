@@ -5,10 +5,10 @@ and by the job scheduler (smore/postgres/job_ledger.py).
 A job is not mirrored to Redis: GPU workers report what runs, and no hot path reads the rest.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from sqlalchemy import Engine, delete, func, select
@@ -25,6 +25,7 @@ from smore.domain.job import (
     TRANSITIONS,
     WAITING,
     Action,
+    JobDecision,
     JobRequest,
     JobSource,
     JobState,
@@ -99,18 +100,6 @@ class Attempt:
     iterations: int
     micro_batches: int = 1
     lost_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobDecision:
-    """See :class:`smore.postgres.rows.JobDecisionRow`; ``at`` in epoch seconds."""
-
-    attempt: int
-    at: float
-    kind: str
-    gpus: Sequence[str]
-    message: str
-    reasons: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

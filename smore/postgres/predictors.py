@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from smore.domain.errors import Conflict, InvalidInput, NotFound
-from smore.domain.predictor import PredictorState
+from smore.domain.predictor import PredictorState, PredictorVersion
 from smore.domain.quote import quoted
 from smore.postgres.locks import Lock
 from smore.postgres.rows import ExecutionRow, JobPairRow, PredictorRow, ProfileRow, value_of
@@ -43,17 +43,6 @@ class RowCount:
     source: str
     count: int
     newest_at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predictor:
-    """See :class:`smore.postgres.rows.PredictorRow`; :meth:`Profiles.blobs` has the blobs."""
-
-    version: int
-    created_at: float
-    state: PredictorState
-    reason: str
-    manifest: Mapping[str, Any]
 
 
 class Profiles:
@@ -135,10 +124,10 @@ class Profiles:
             rows = connection.execute(select(ProfileRow.id, ProfileRow.document).order_by(ProfileRow.at, ProfileRow.id))
             return [(id_, document) for id_, document in rows]
 
-    def added_since(self, moment: float) -> int:
-        """How many rows were stored after an epoch second."""
+    def added_since(self, moment: datetime) -> int:
+        """How many rows were stored after a moment."""
         with self._engine.connect() as connection:
-            which = ProfileRow.recorded_at > datetime.fromtimestamp(moment, UTC)
+            which = ProfileRow.recorded_at > moment
             return connection.execute(select(func.count()).where(which)).scalar_one()
 
     def news(self, since: float) -> bool:
@@ -223,14 +212,14 @@ class Profiles:
                 raise Conflict(f"Predictor {version} is {row.state.value}.")
             row.state, row.reason, row.manifest = PredictorState.REJECTED, reason, dict(manifest)
 
-    def champion(self) -> Predictor | None:
+    def champion(self) -> PredictorVersion | None:
         return self._first(select(*_COLUMNS).where(PredictorRow.state == PredictorState.CHAMPION))
 
-    def last(self) -> Predictor | None:
+    def last(self) -> PredictorVersion | None:
         """The newest predictor, in whatever state."""
         return self._first(select(*_COLUMNS).order_by(PredictorRow.version.desc()).limit(1))
 
-    def before(self, version: int) -> Predictor | None:
+    def before(self, version: int) -> PredictorVersion | None:
         """The newest former champion before ``version`` that was not rolled back and whose blobs are kept."""
         retired = (PredictorRow.state == PredictorState.RETIRED) & PredictorRow.table.is_not(None)
         return self._first(
@@ -240,11 +229,11 @@ class Profiles:
             .limit(1)
         )
 
-    def predictors(self, limit: int = 20) -> list[Predictor]:
+    def predictors(self, limit: int = 20) -> list[PredictorVersion]:
         """The newest first."""
         with self._engine.connect() as connection:
             query = select(*_COLUMNS).order_by(PredictorRow.version.desc()).limit(limit)
-            return [value_of(Predictor, row) for row in connection.execute(query)]
+            return [value_of(PredictorVersion, row) for row in connection.execute(query)]
 
     def blobs(self, version: int) -> tuple[bytes, bytes]:
         """(table, artifact). Raises NotFound where there is no such version, or it was not published."""
@@ -256,13 +245,13 @@ class Profiles:
             raise NotFound(f"There is no predictor {version} that was published.")
         return bytes(row[0]), bytes(row[1])
 
-    def _first(self, query: Any) -> Predictor | None:
+    def _first(self, query: Any) -> PredictorVersion | None:
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
-        return value_of(Predictor, row) if row is not None else None
+        return value_of(PredictorVersion, row) if row is not None else None
 
 
-_COLUMNS = tuple(getattr(PredictorRow, name) for name in Predictor.__dataclass_fields__)
+_COLUMNS = tuple(getattr(PredictorRow, name) for name in PredictorVersion.__dataclass_fields__)
 
 
 def _predictor_row(session: Session, version: int) -> PredictorRow:

@@ -12,7 +12,7 @@ ones, and a test holds the result equal to these.
 """
 
 from dataclasses import fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import (
@@ -46,6 +46,7 @@ from smore.postgres import sums as sums  # its tables belong to the same metadat
 from smore.postgres.base import Base as Base
 
 _Value = TypeVar("_Value")
+_MOMENTS: Final = (datetime, datetime | None)
 
 # The catalog
 
@@ -700,8 +701,14 @@ def require_project(session: Session, name: str) -> ProjectRow:
 
 
 def value_of(kind: type[_Value], row: Any, **given: Any) -> _Value:
-    """A dataclass with what is ``given``, else what ``row`` has under a field's name, moments in epoch seconds."""
-    names = (field.name for field in fields(cast(Any, kind)))
-    cells = {name: getattr(row, name) for name in names if name not in given}
-    moments = {name: cell.timestamp() for name, cell in cells.items() if isinstance(cell, datetime)}
-    return kind(**cells | moments | given)
+    """
+    A dataclass with what is ``given``, else what ``row`` has under a field's name. Moments are in UTC, or epoch seconds
+    where the field is a number.
+    """
+    cells = {field: getattr(row, field.name) for field in fields(cast(Any, kind)) if field.name not in given}
+    moments = {
+        field.name: cell.astimezone(UTC) if field.type in _MOMENTS else cell.timestamp()
+        for field, cell in cells.items()
+        if isinstance(cell, datetime)
+    }
+    return kind(**{field.name: cell for field, cell in cells.items()} | moments | given)

@@ -17,13 +17,13 @@ from sqlalchemy.orm import Session
 
 from smore.domain.errors import InvocationNotFound
 from smore.domain.invocation import State
+from smore.domain.job import BudgetStep
 from smore.domain.loss import Sums
 from smore.domain.workload import ProfiledBatch
 from smore.messages.reasons import unpack_reasons
 from smore.postgres.history.values import (
     JOB_WINDOW_S,
     BatchTotal,
-    BudgetStep,
     Closed,
     Execution,
     Harvest,

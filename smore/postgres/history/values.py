@@ -109,17 +109,6 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetStep:
-    """See :class:`smore.postgres.rows.BudgetStepRow`; ``at`` in epoch seconds."""
-
-    gpu: str
-    at: float
-    step: str
-    duty: float
-    factor: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Harvest:
     """
     Runs of functions beside a job: seconds, a batch counted once, and the number of invocations.

@@ -605,7 +605,7 @@ def test_steps_of_a_budget(recorder: Recorder, reader: Reader, redis_client: "re
         redis_client, *(stream.Stepped(1, "cpu0", job, T0 + at, step, duty, 1.5) for job, at, step, duty in STEPS_TAKEN)
     )
     recorder.drain()
-    assert [(step.step, step.duty, step.at) for step in reader.budget_steps("j1", 10)] == [
+    assert [(step.step, step.duty, step.at.timestamp()) for step in reader.budget_steps("j1", 10)] == [
         ("duty_75", 0.75, (T0 + 2) / 1e6),
         ("held", 1.0, T0 / 1e6),
     ]
