@@ -79,16 +79,16 @@ class FunctionAccount:
     function: str
     invocations: int
     cold: int
-    hits: int
-    late: int
-    wasted: int
-    failed: int
-    open: int
-    cold_loads: int
-    saved: int
-    held_gb_s: float
-    idle_gb_s: float
-    wasted_gb_s: float
+    hits: int = 0
+    late: int = 0
+    wasted: int = 0
+    failed: int = 0
+    open: int = 0
+    cold_loads: int = 0
+    saved: int = 0
+    held_gb_s: float = 0.0
+    idle_gb_s: float = 0.0
+    wasted_gb_s: float = 0.0
     unforeseen: Mapping[str, int]
     host_loads: int = 0
 
@@ -221,27 +221,24 @@ class Prewarming:
         gb = row.memory_mib / 1024.0
         idle_s, held_s = row.load_s + row.idle_s, row.load_s + row.idle_s + row.busy_s
         never = (row.prewarmed.is_(True)) & (row.uses == 0)
-        outcomes = ("hit", "late", "wasted", "failed", "open", "cold")
-        sums: list[Any] = [func.count().filter(row.outcome == outcome) for outcome in outcomes]
-        sums += [
-            func.sum(row.saved),
-            func.sum(gb * held_s),
-            func.sum(gb * idle_s),
-            func.sum(case((never, gb * idle_s), else_=0.0)),
-        ]
-        sums.append(func.count().filter(row.host.is_(True)))
-        lives: dict[str, Sequence[Any]] = {}
+        sums: dict[str, Any] = {
+            "hits": func.count().filter(row.outcome == "hit"),
+            "cold_loads": func.count().filter(row.outcome == "cold"),
+            "saved": func.sum(row.saved),
+            "held_gb_s": func.sum(gb * held_s),
+            "idle_gb_s": func.sum(gb * idle_s),
+            "wasted_gb_s": func.sum(case((never, gb * idle_s), else_=0.0)),
+            "host_loads": func.count().filter(row.host.is_(True)),
+        }
+        sums |= {name: func.count().filter(row.outcome == name) for name in ("late", "wasted", "failed", "open")}
+        query = select(row.project, row.function, *sums.values()).where(*which).group_by(row.project, row.function)
+        lives: dict[str, dict[str, Any]] = {}
         with self._engine.connect() as connection:
-            for owner, name, *values in connection.execute(
-                select(row.project, row.function, *sums).where(*which).group_by(row.project, row.function)
-            ):
-                lives[f"{owner}/{name}"] = values
+            for owner, name, *values in connection.execute(query):
+                lives[f"{owner}/{name}"] = dict(zip(sums, values, strict=True))
             runs = self._runs(connection, since, until, project)
         accounts = []
         for function in sorted({*lives, *runs}):
-            hits, late, wasted, failed, open_, cold_loads, saved, held, idle, lost, host = lives.get(
-                function, (0,) * 11
-            )
             why = runs.get(function, Counter())
             invocations, warm = why.total(), why.pop(WARM, 0)
             accounts.append(
@@ -249,18 +246,8 @@ class Prewarming:
                     function=function,
                     invocations=invocations,
                     cold=invocations - warm,
-                    hits=hits,
-                    late=late,
-                    wasted=wasted,
-                    failed=failed,
-                    open=open_,
-                    cold_loads=cold_loads,
-                    saved=int(saved or 0),
-                    held_gb_s=float(held or 0.0),
-                    idle_gb_s=float(idle or 0.0),
-                    wasted_gb_s=float(lost or 0.0),
                     unforeseen=dict(why),
-                    host_loads=host,
+                    **lives.get(function, {}),
                 )
             )
         return accounts

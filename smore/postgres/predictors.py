@@ -103,20 +103,9 @@ class Profiles:
 
     def counts(self) -> list[RowCount]:
         by = (ProfileRow.device, ProfileRow.sharing_mode, ProfileRow.kind, ProfileRow.source)
+        query = select(*by, func.max(ProfileRow.at).label("newest_at"), func.count()).group_by(*by).order_by(*by)
         with self._engine.connect() as connection:
-            return [
-                RowCount(
-                    device=device,
-                    sharing_mode=mode,
-                    kind=kind,
-                    source=source,
-                    count=count,
-                    newest_at=newest.timestamp(),
-                )
-                for device, mode, kind, source, count, newest in connection.execute(
-                    select(*by, func.count(), func.max(ProfileRow.at)).group_by(*by).order_by(*by)
-                )
-            ]
+            return [value_of(RowCount, row, count=row[-1]) for row in connection.execute(query)]
 
     def documents(self) -> list[tuple[str, dict[str, Any]]]:
         """(id, document) of every row, in the order in which they were measured."""

@@ -4,15 +4,15 @@ Reads of the history, for the API, for people and for replays.
 :class:`Reader` is longer than other classes: each method is one query, and they share nothing but the connection.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from sqlalchemy import ColumnElement, Engine, Select, case, func, select
 from sqlalchemy import Connection as SqlConnection
-from sqlalchemy import Engine, Select, case, func, select
 from sqlalchemy.orm import Session
 
 from smore.domain.errors import InvocationNotFound
@@ -98,17 +98,10 @@ class Reader:
         in the id, within milliseconds of the arrival.
         """
 
+        same = {"project": project, "function": function, "state": state, "gpu": gpu, "cause": cause}
+
         def narrow(query: Select[Any]) -> Select[Any]:
-            if project is not None:
-                query = query.where(InvocationRow.project == project)
-            if function is not None:
-                query = query.where(InvocationRow.function == function)
-            if state is not None:
-                query = query.where(InvocationRow.state == state)
-            if gpu is not None:
-                query = query.where(InvocationRow.gpu == gpu)
-            if cause is not None:
-                query = query.where(InvocationRow.cause == cause)
+            query = query.filter_by(**{name: value for name, value in same.items() if value is not None})
             if since is not None:
                 query = query.where(InvocationRow.id >= _first_id(since))
             if until is not None:
@@ -157,10 +150,8 @@ class Reader:
         query = query.where(ExecutionRow.invocation == id_, ExecutionRow.project == project)
         with self._connect() as connection:
             return {
-                attempt: PastDecision(
-                    id=number, function=function, gpu=gpu, at=at.timestamp(), decision=unpack_reasons(decision)
-                )
-                for attempt, number, function, gpu, at, decision in connection.execute(query)
+                row.attempt: value_of(PastDecision, row, decision=unpack_reasons(row.decision))
+                for row in connection.execute(query)
             }
 
     def windows_around(self, job: str, gpu: str, start: float, end: float) -> list[JobWindow]:
@@ -250,27 +241,17 @@ class Reader:
         """
         Iteration times (n, mean, p50, p95, p99) of a profiled workload alone at a (device, sharing mode), newest first.
         """
-        names = ("model", "preset", "role", "batch")
-        document = ProfileRow.document
-        which = (ProfileRow.kind == "solo", ProfileRow.device == place[0], ProfileRow.sharing_mode == place[1])
-        same = [
-            document["workload"][name].astext == part for name, part in zip(names, workload.split("/"), strict=True)
-        ]
-        query = select(document["timing"]).where(*which, *same).order_by(ProfileRow.at.desc())
+        parts = dict(zip(("model", "preset", "role", "batch"), workload.split("/"), strict=True))
+        query = select(ProfileRow.document["timing"]).where(*_solo(parts, place)).order_by(ProfileRow.at.desc())
         with self._connect() as connection:
             return list(connection.scalars(query))
 
     def training_batches(self, workload: str, place: tuple[str, str]) -> list[ProfiledBatch]:
         """A profiled training (its model and preset) alone at a (device, sharing mode), at each batch, smallest first."""
         model, preset, role, _ = workload.split("/")
-        document = ProfileRow.document
-        which = (ProfileRow.kind == "solo", ProfileRow.device == place[0], ProfileRow.sharing_mode == place[1])
-        same = [
-            document["workload"][name].astext == part
-            for name, part in (("model", model), ("preset", preset), ("role", role))
-        ]
+        which = _solo({"model": model, "preset": preset, "role": role}, place)
         with self._connect() as connection:
-            solos = list(connection.scalars(select(document).where(*which, *same).order_by(ProfileRow.at)))
+            solos = list(connection.scalars(select(ProfileRow.document).where(*which).order_by(ProfileRow.at)))
         rows = {
             int(solo["workload"]["batch"]): ProfiledBatch(
                 batch=int(solo["workload"]["batch"]),
@@ -323,6 +304,12 @@ def closed_windows(jobs: Collection[str]) -> Select[Any]:
         .outerjoin(attempt, (attempt.job == row.job) & meanwhile)
         .where(row.job.in_(jobs))
     )
+
+
+def _solo(parts: Mapping[str, str], place: tuple[str, str]) -> list[ColumnElement[bool]]:
+    """Of measurements of a workload, by parts of its name, alone at a (device, sharing mode)."""
+    same = [ProfileRow.document["workload"][name].astext == part for name, part in parts.items()]
+    return [ProfileRow.kind == "solo", ProfileRow.device == place[0], ProfileRow.sharing_mode == place[1], *same]
 
 
 def _totals(function: str, revision: int, rows: Sequence[FunctionTotalRow]) -> Totals:

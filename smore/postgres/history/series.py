@@ -332,6 +332,15 @@ class Series:
         with driver(self._engine) as connection, connection.transaction():
             return connection.execute(statement, parameters).fetchall()
 
+    def _dicts(self, statement: str, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The rows by the names of their columns."""
+        with (
+            driver(self._engine) as connection,
+            connection.transaction(),
+            connection.cursor(row_factory=dict_row) as cursor,
+        ):
+            return cursor.execute(statement, parameters).fetchall()
+
     def has_gpu(self, gpu: str) -> bool:
         """Whether a GPU instance has ever been counted."""
         return bool(self._rows("SELECT FROM gpu_minutes WHERE gpu = %(gpu)s LIMIT 1", {"gpu": gpu}))
@@ -364,12 +373,7 @@ class Series:
         """
         of = window.parameters | {"gpu": gpu, "project": project, "limit": MOST}
         table, at = ("function_minutes", "minute") if window.step_s % 3600 else ("function_hours", "hour")
-        with (
-            driver(self._engine) as connection,
-            connection.transaction(),
-            connection.cursor(row_factory=dict_row) as cursor,
-        ):
-            warm = cursor.execute(_WARM, of).fetchall()
+        warm = self._dicts(_WARM, of)
         columns = window.columns(("closed",), self._rows(_CLOSED, of))
         columns |= window.columns(("duty",), self._rows(_DUTY, of))
         columns |= window.columns(("ended",), self._rows(_ENDED.replace("TABLE_", table).replace("AT", at), of))
@@ -450,25 +454,14 @@ class Series:
         told at its start (``told_s``, ``told_90_s``, seconds from then) is known of a job's last attempt alone.
         """
         window = {"since": datetime.fromtimestamp(since, UTC), "until": datetime.fromtimestamp(until, UTC)}
-        with (
-            driver(self._engine) as connection,
-            connection.transaction(),
-            connection.cursor(row_factory=dict_row) as cursor,
-        ):
-            return cursor.execute(_ATTEMPTS, window | {"project": project, "limit": limit}).fetchall()
+        return self._dicts(_ATTEMPTS, window | {"project": project, "limit": limit})
 
     def calibration(self, project: str | None, limit: int) -> list[dict[str, Any]]:
         """
         Of the newest warm runs of one project, or of all (None), what was told of their degradation, its bound, and what was
         measured: None where the time alone was assumed (``known``). At most ``limit`` that are known.
         """
-        asked = {"project": project, "looked_at": limit * _LOOKED_AT}
-        with (
-            driver(self._engine) as connection,
-            connection.transaction(),
-            connection.cursor(row_factory=dict_row) as cursor,
-        ):
-            return cursor.execute(_CALIBRATION, asked).fetchall()
+        return self._dicts(_CALIBRATION, {"project": project, "looked_at": limit * _LOOKED_AT})
 
     def devices(self, window: Window, project: str | None) -> dict[str, str | None]:
         """The devices of the GPU instances on which functions of one project, or of all (None), ran; None = not known."""
@@ -485,15 +478,9 @@ class Series:
         def part(at: int | None, key: str) -> Part:
             return parts.setdefault((at, key), Part(at=at, key=key))
 
-        for at, key, run_s, money, invocations, met, cold in self._rows(_HARVESTED.replace("PART", _PART[by]), of):
-            of_part = part(at, key)
-            of_part.run_s, of_part.money, of_part.invocations, of_part.met, of_part.cold = (
-                run_s,
-                money,
-                invocations,
-                met,
-                cold,
-            )
+        for at, key, *cells in self._rows(_HARVESTED.replace("PART", _PART[by]), of):
+            one = part(at, key)
+            one.run_s, one.money, one.invocations, one.met, one.cold = cells
         for at, key, saved in self._rows(_SAVED.replace("PART", _PART[by]), of):
             part(at, key).saved = saved
         # A training loses to whatever ran beside it, not to one function.
