@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import redis
@@ -39,6 +38,8 @@ from smore.redis.gateway_queue import GatewayQueue
 from smore.redis.sessions import Sessions, named
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from smore.blobs.store import Blobs
     from smore.postgres.arrivals import Prewarming
     from smore.postgres.audit import Audit, Change
@@ -97,7 +98,7 @@ class Gateway:
         self._sweeper: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
         self._client: redis.Redis | None = None
-        self._postgres: _Postgres | None = None
+        self._engine: Engine | None = None
         #: When Redis last took the write by which readiness is tested, time.perf_counter.
         self.wrote_at = -math.inf
         #: Whether Postgres answered when readiness asked last, None = not known, and when that was, time.perf_counter.
@@ -194,13 +195,19 @@ class Gateway:
         The catalog in Postgres. Raises Unavailable where none is configured; its first use raises SQLAlchemy's
         OperationalError where Postgres does not answer.
         """
-        return self._open().store
+        from smore.postgres.catalog import Store
+
+        return Store(self._postgres(), Catalog(self.client(), self.settings.redis.prefix))
 
     def reader(self) -> "Reader":
-        return self._open().reader
+        from smore.postgres.history.reader import Reader
+
+        return Reader(self._postgres())
 
     def series(self) -> "Series":
-        return self._open().series
+        from smore.postgres.history.series import Series
+
+        return Series(self._postgres())
 
     def vault(self) -> "Vault":
         """Raises NoKey."""
@@ -212,51 +219,29 @@ class Gateway:
             return self._vault
 
     def profiles(self) -> "Profiles":
-        return self._open().profiles
+        from smore.postgres.predictors import Profiles
+
+        return Profiles(self._postgres())
 
     def audit(self) -> "Audit":
-        return self._open().audit
+        from smore.postgres.audit import Audit
+
+        return Audit(self._postgres())
 
     def prewarming(self) -> "Prewarming":
-        return self._open().prewarming
+        from smore.postgres.arrivals import Prewarming
 
-    def _open(self) -> "_Postgres":
-        client = self.client()
+        return Prewarming(self._postgres())
+
+    def _postgres(self) -> "Engine":
         with self._lock:
-            if self._postgres is not None:
-                return self._postgres
-            if self.settings.postgres.url is None:
-                raise Unavailable("No Postgres is configured.", part="postgres")
-            from smore.postgres.arrivals import Prewarming
-            from smore.postgres.audit import Audit
-            from smore.postgres.catalog import Store
-            from smore.postgres.connection import make_engine
-            from smore.postgres.history.reader import Reader
-            from smore.postgres.history.series import Series
-            from smore.postgres.predictors import Profiles
+            if self._engine is None:
+                if self.settings.postgres.url is None:
+                    raise Unavailable("No Postgres is configured.", part="postgres")
+                from smore.postgres.connection import make_engine
 
-            engine = make_engine(self.settings.postgres.url, "gateway", statement_timeout_s=STATEMENT_S)
-            self._postgres = _Postgres(
-                store=Store(engine, Catalog(client, self.settings.redis.prefix)),
-                reader=Reader(engine),
-                series=Series(engine),
-                profiles=Profiles(engine),
-                audit=Audit(engine),
-                prewarming=Prewarming(engine),
-            )
-            return self._postgres
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Postgres:
-    """What reads and writes there, on one engine."""
-
-    store: "Store"
-    reader: "Reader"
-    series: "Series"
-    profiles: "Profiles"
-    audit: "Audit"
-    prewarming: "Prewarming"
+                self._engine = make_engine(self.settings.postgres.url, "gateway", statement_timeout_s=STATEMENT_S)
+            return self._engine
 
 
 async def _gateway(request: Request) -> Gateway:
