@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query
 
@@ -48,24 +48,19 @@ def get_prewarm(
     kept = {
         one.function: one for one in (state.functions if state is not None else ()) if one.function.startswith(mine)
     }
-    return schemas.Prewarm(
-        since=moment(now - since_s),
-        leading=state is not None,
-        on=state.on if state is not None else False,
-        rule=state.rule if state is not None else "",
-        share=state.share if state is not None else 0.0,
-        forecasts=state.forecasts if state is not None else 0,
-        jumps=state.jumps if state is not None else 0,
-        counts=_total(list(accounts.values())),
-        functions=[
-            _function(name.removeprefix(mine), kept.get(name), accounts.get(name))
-            for name in sorted({*kept, *accounts})
-        ],
-    )
+    names = sorted({*kept, *accounts})
+    known: dict[str, Any] = {
+        "since": moment(now - since_s),
+        "counts": _total(list(accounts.values())),
+        "functions": [_function(name.removeprefix(mine), kept.get(name), accounts.get(name)) for name in names],
+    }
+    if state is None:
+        return schemas.Prewarm(leading=False, **known)
+    return schemas.Prewarm.of(state, leading=True, **known)
 
 
 def _function(name: str, kept: PrewarmStatus | None, account: "FunctionAccount | None") -> schemas.PrewarmFunction:
-    counts = _counts(account) if account is not None else schemas.PrewarmCounts()
+    counts = schemas.PrewarmCounts.of(account) if account is not None else schemas.PrewarmCounts()
     if kept is None:
         return schemas.PrewarmFunction(function=name, counts=counts)
     return schemas.PrewarmFunction.of(
@@ -79,10 +74,6 @@ def _function(name: str, kept: PrewarmStatus | None, account: "FunctionAccount |
             for begin, end, instances in kept.holds
         ],
     )
-
-
-def _counts(account: "FunctionAccount") -> schemas.PrewarmCounts:
-    return schemas.PrewarmCounts.of(account)
 
 
 def _total(accounts: "Sequence[FunctionAccount]") -> schemas.PrewarmCounts:
