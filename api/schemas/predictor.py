@@ -6,13 +6,18 @@ from typing import Any
 from api.schemas.fields import Schema
 
 
-class PredictorPlace(Schema):
-    """What the degradation table holds for one device and sharing mode."""
+class DeviceMode(Schema):
+    """A device, and how workloads share it."""
 
     device: str
     """The model of the device, as ``GET /v1/gpus`` names it"""
     sharing_mode: str
     """By what workloads share the device"""
+
+
+class PredictorPlace(DeviceMode):
+    """What the degradation table holds for one device and sharing mode."""
+
     trainings: list[str]
     """The profiled trainings, as workloads ``model/size/training/batch``"""
     functions: list[str]
@@ -42,16 +47,12 @@ class Predictor(Schema):
     """What the table holds, for each device and sharing mode"""
 
 
-class PlacePrediction(Schema):
+class PlacePrediction(DeviceMode):
     """
     The degradation of both sides when invocations run beside a training on one device. Fractions: 0.1 = ten per cent
     slower.
     """
 
-    device: str
-    """The model of the device, as ``GET /v1/gpus`` names it"""
-    sharing_mode: str
-    """By what workloads share the device"""
     training: str
     """The workload of the training"""
     function: str
@@ -75,16 +76,12 @@ class PlacePrediction(Schema):
     """The bound of ``function_degradation`` that holds for 90 %; null where ``known`` is false"""
 
 
-class PairPrediction(Schema):
+class PairPrediction(DeviceMode):
     """
     What two trainings on one GPU instance of one device cost each other, as fractions: an iteration takes 1 + that
     times as long as alone. null where ``known`` is false: the two are never put together.
     """
 
-    device: str
-    """The model of the device, as ``GET /v1/gpus`` names it"""
-    sharing_mode: str
-    """By what workloads share the device"""
     training: str
     """The workload of the one training"""
     beside: str

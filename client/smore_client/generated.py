@@ -1476,16 +1476,21 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     """The GPU instances that were asked to load or unload"""
 
 
-class PlacePrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    The degradation of both sides when invocations run beside a training on one device. Fractions: 0.1 = ten per cent
-    slower.
-    """
+class DeviceMode(msgspec.Struct, frozen=True, kw_only=True):
+    """A device, and how workloads share it."""
 
     device: str
     """The model of the device, as ``GET /v1/gpus`` names it"""
     sharing_mode: str = ""
     """By what workloads share the device"""
+
+
+class PlacePrediction(DeviceMode, frozen=True, kw_only=True):
+    """
+    The degradation of both sides when invocations run beside a training on one device. Fractions: 0.1 = ten per cent
+    slower.
+    """
+
     training: str = ""
     """The workload of the training"""
     function: str = ""
@@ -1509,16 +1514,12 @@ class PlacePrediction(msgspec.Struct, frozen=True, kw_only=True):
     """The bound of ``function_degradation`` that holds for 90 %; None where ``known`` is False"""
 
 
-class PairPrediction(msgspec.Struct, frozen=True, kw_only=True):
+class PairPrediction(DeviceMode, frozen=True, kw_only=True):
     """
     What two trainings on one GPU instance of one device cost each other, as fractions: an iteration takes 1 + that
     times as long as alone. None where ``known`` is False: the two are never put together.
     """
 
-    device: str
-    """The model of the device, as ``GET /v1/gpus`` names it"""
-    sharing_mode: str = ""
-    """By what workloads share the device"""
     training: str = ""
     """The workload of the one training"""
     beside: str = ""
@@ -1548,13 +1549,9 @@ class Predictions(msgspec.Struct, frozen=True, kw_only=True):
     """What two trainings cost each other, device by device"""
 
 
-class PredictorPlace(msgspec.Struct, frozen=True, kw_only=True):
+class PredictorPlace(DeviceMode, frozen=True, kw_only=True):
     """What the degradation table holds for one device and sharing mode."""
 
-    device: str
-    """The model of the device, as ``GET /v1/gpus`` names it"""
-    sharing_mode: str = ""
-    """By what workloads share the device"""
     trainings: list[str] = []
     """The profiled trainings, as workloads ``model/size/training/batch``"""
     functions: list[str] = []
