@@ -65,7 +65,6 @@ class Revision:
     measured: Mapping[str, Any] | None
     log: str
     created_at: float
-    settled_at: float | None
 
 
 class Store:

@@ -43,7 +43,6 @@ class Execution:
 
     invocation: str
     attempt: int
-    function: str
     gpu: str
     state: State
     cause: str
@@ -74,9 +73,6 @@ class Execution:
 class PastDecision:
     """A dispatch; ``decision``: its reasons (smore/messages/reasons.py), without what is null."""
 
-    id: int
-    function: str
-    gpu: str
     at: float
     decision: dict[str, Any]
 
@@ -85,11 +81,6 @@ class PastDecision:
 class JobWindow:
     """See :class:`smore.postgres.rows.JobWindowRow`."""
 
-    job: str
-    at: float
-    gpu: str
-    iterations: int
-    window_s: float
     solo_s: float
     solo_count: int
     shared_s: float
