@@ -43,7 +43,7 @@ import sklearn  # type: ignore[import-untyped]
 from lab.bench import report
 from lab.bench.servers import servers
 from lab.research.predictor.measured import build, samples
-from ml.predict.pairwise import RECIPES, estimator, paper_features
+from lab.simulation.recipes import RECIPES, estimator, paper_features
 from ml.predict.samples import DIRECTIONS, METRICS, Direction, Floats, Samples
 from ml.rows import Colocation, Member, Profile, Solo, Timing, Workload, degradation, profiles, read
 from scheduler.leader.tables import ArrayTable

@@ -1,6 +1,6 @@
 """
 What a policy believes of degradation, learned from measurements alone: the pair-wise predictor where nothing was
-measured (``ml.predict.pairwise``), and the weights of Eq. 3 and 4 (A10's normalised rule).
+measured (``lab.simulation.recipes``), and the weights of Eq. 3 and 4 (A10's normalised rule).
 
 Nothing here can reach the interference model: a contract of imports keeps this module from it, and what it is given
 (:class:`Measured`) holds readings of counters, times and measured pairs alone.
@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.predict import pairwise
+from lab.simulation.recipes import RECIPES
 from ml.predict.samples import SOLO, Direction, Samples
 from scheduler.policy.degradation import weight_arrays
 from smore.domain.degradation import K_MAX, Neighbour, UpdateRule, Weights, of_function, of_training
@@ -92,7 +92,7 @@ class PairTable:
 
 
 def pair_table(measured: Measured, recipe: str, seed: int) -> PairTable:
-    """``recipe`` of ``ml.predict.pairwise``; nothing is predicted where everything was measured."""
+    """``recipe`` of ``lab.simulation.recipes``; nothing is predicted where everything was measured."""
     cells: dict[Direction, tuple[Floats, Floats]] = {}
     errors: dict[str, float] = {}
     for direction, pairs in measured.pairs.items():
@@ -134,7 +134,7 @@ def samples(measured: Measured, direction: Direction, row: Ints, column: Ints, t
 
 def _predicted(measured: Measured, direction: Direction, pairs: Pairs, recipe: str, seed: int) -> tuple[Floats, Floats]:
     row, column = np.nonzero(pairs.known)
-    fitted = pairwise.fit(samples(measured, direction, row, column, pairs.measured[pairs.known]), seed, recipe=recipe)
+    fitted = RECIPES[recipe].fit(samples(measured, direction, row, column, pairs.measured[pairs.known]), seed)
     row, column = (index.ravel() for index in np.indices(pairs.measured.shape))
     every = samples(measured, direction, row, column, np.zeros(pairs.measured.size))
     return fitted.predict(every).reshape(pairs.measured.shape), fitted.upper(every).reshape(pairs.measured.shape)

@@ -3,7 +3,7 @@ What the policy of a run believes: the pair-wise predictor trained on what a pro
 weights of Eq. 3 and 4.
 
 As on the platform: a share of all pairs of a training and a function is measured (A6), besides the square of functions
-at their smallest batch and a tenth of its other batches (A7); ``ml.predict.pairwise`` predicts the rest; the weights
+at their smallest batch and a tenth of its other batches (A7); a recipe (``recipes.py``) predicts the rest; the weights
 learn from sets of several functions. ``profiler.py`` says what a measurement tells, ``learned.py`` what is made of it.
 
 ``exact`` instead takes the true pairs, without noise or prediction.
@@ -20,8 +20,8 @@ import numpy as np
 from lab.simulation import learned, profiler
 from lab.simulation.interference import MODELS, decode, encode
 from lab.simulation.learned import Measured, PairTable
+from lab.simulation.recipes import RECIPES
 from lab.simulation.world import Reader, World
-from ml.predict import pairwise
 from scheduler.policy.degradation import Degradation, Table
 
 Kind = Literal["sampled", "exact", "none"]
@@ -32,7 +32,7 @@ _NUMBERS: Final = {model: number for number, model in enumerate(MODELS)}
 class Belief:
     """
     ``kind``: sampled, exact, or none (nothing is known: every degradation as declared). ``fraction`` of the pairs that
-    are measured; ``recipe`` of ``ml.predict.pairwise``; ``updates`` of the weights, 0: they stay one. ``bias``: what
+    are measured; ``recipe`` of ``recipes.py``; ``updates`` of the weights, 0: they stay one. ``bias``: what
     predicted losses of trainings are multiplied by in the end, so that the closed loop has an error to correct.
     """
 
@@ -49,7 +49,7 @@ class Belief:
         belief = cls(
             kind=reader.word("kind", "sampled", get_args(Kind)),  # type: ignore[arg-type]
             fraction=reader.number("fraction", 0.2, 0.01, 1.0),
-            recipe=reader.word("recipe", "ours", tuple(pairwise.RECIPES)),
+            recipe=reader.word("recipe", "ours", tuple(RECIPES)),
             updates=reader.whole("updates", 3000, 0, 1_000_000),
             bias=reader.number("bias", 1.0, 0.01, 100.0),
         )

@@ -72,7 +72,7 @@ def load_toolkit() -> Toolkit:
     from ml.predict import pairwise
 
     def fit(samples: Samples, place: PlaceKey) -> PairPredictor:
-        return pairwise.fit(samples, SEED, recipe=RECIPE, place=place)
+        return pairwise.OURS.fit(samples, SEED, place=place)
 
     return Toolkit(fit=fit, save=cast(Any, pairwise.save), load=pairwise.load, place_table=place_table)
 

@@ -1,22 +1,11 @@
 """
-Predicts the degradation that one neighbour causes: recipes that learn from measured pairs, fitted predictors with upper
-bounds, and their files.
+Predicts the degradation that one neighbour causes: a recipe that learns from measured pairs, fitted predictors with upper
+bounds, and their files. What it is compared with is in ``lab/simulation/recipes.py``.
 
-``RECIPES[name].fit(samples, seed)`` gives a :class:`FittedPredictor`. Three recipes are those of the paper's table V,
-on the 24 raw numbers of table III (12 for each side, section IV-B). Their parameters are frozen, so that "better than
-the paper's recipe" is a fixed comparison:
-
-======= ============================================================================================================
-linear  least squares
-bagging 200 regression trees, each on a bootstrap sample
-paper   random forest of 200 trees, unlimited depth, leaves of one sample (the paper gives none of these values)
-ours    a Gaussian process on logarithms, see below
-======= ============================================================================================================
-
-**ours.** Degradations span orders of magnitude and Eq. 2 compares logarithms, so the target is ln(1 + degradation).
-Each side is described by logarithms of table III and by its solo run (:data:`COLUMNS`). The columns form groups, and
-each group has its own length scale. The similarity of two workloads is a Matern 3/2 kernel of their scaled distance.
-The covariance of two pairs is::
+**ours** is a Gaussian process on logarithms. Degradations span orders of magnitude and Eq. 2 compares logarithms, so the
+target is ln(1 + degradation). Each side is described by logarithms of table III and by its solo run (:data:`COLUMNS`). The
+columns form groups, and each group has its own length scale. The similarity of two workloads is a Matern 3/2 kernel of
+their scaled distance. The covariance of two pairs is::
 
     v k_victim + a k_aggressor + b k_victim k_aggressor + c k_pair + d (linear) + noise
 
@@ -27,14 +16,11 @@ keeps the process from trusting a column that few pairs inform.
 
 **Bounds** are conformal (Vovk et al. 2005; Barber et al. 2021, arXiv:1905.02928): a quantile of the residuals, in log
 space, of pairs that were left out. Whole pairs are left out, because repeats of a pair, and its other direction, are
-not independent of it. For ours, the residuals of any left-out set follow from the inverse covariance (Rasmussen and
-Williams, section 5.4.2) and are divided by the process's own deviation, so a bound widens away from measured pairs. For
-a workload whose model was not in the training data, the residuals are those of left-out models.
+not independent of it. The residuals of any left-out set follow from the inverse covariance (Rasmussen and Williams,
+section 5.4.2) and are divided by the process's own deviation, so a bound widens away from measured pairs. For a workload
+whose model was not in the training data, the residuals are those of left-out models.
 
 A predictor is stored as arrays and a manifest, never as a pickle: loading a file runs no code from it.
-
-The module is longer than 500 lines: recipes, bounds and the file format share the recipe table and the arrays of each
-model.
 """
 
 import hashlib
@@ -70,9 +56,6 @@ KNOWN_PAIRS: Final = 4
 FEW_MODELS: Final = 3
 WIDER: Final[Mapping[UnseenSide, float]] = {"none": 1.4, "victim": 1.3, "aggressor": 1.1, "both": 1.75}
 
-#: The 24 features of section IV-B.
-PAPER_FEATURES: Final = tuple(f"{side}.{name}" for side in ("victim", "aggressor") for name in FEATURES)
-
 
 class BadArtifact(ValueError):
     """A stored predictor that cannot be used: damaged, of another version, or made for other features."""
@@ -82,11 +65,6 @@ def log_target(samples: Samples) -> Floats:
     """ln(1 + degradation) [n]; negative degradations (noise) count as 0 (assumption A5)."""
     logs: Floats = np.log1p(np.maximum(samples.target, 0.0))
     return logs
-
-
-def paper_features(samples: Samples) -> Floats:
-    """[n, 24] in the order of :data:`PAPER_FEATURES`."""
-    return np.hstack([samples.victim, samples.aggressor])
 
 
 class Model(Protocol):
@@ -99,8 +77,6 @@ class Model(Protocol):
     def spread(self, samples: Samples) -> Floats:
         """The unit of each sample's residual [n], in log space."""
         ...
-
-    def arrays(self) -> Mapping[str, NDArray[Any]]: ...
 
 
 Scores: TypeAlias = Mapping[UnseenSide, Floats]
@@ -157,18 +133,13 @@ class FittedPredictor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """
-    How a predictor is made. ``learn(samples, seed, bounds)`` gives the model and, if ``bounds``, the scores;
-    ``restore`` makes the model from its arrays.
-    """
+    """How a predictor is made. ``learn(samples, seed, bounds)`` gives the model and, if ``bounds``, the scores."""
 
     name: str
-    features: tuple[str, ...]
     learn: Callable[[Samples, int, bool], tuple[Model, Scores]]
-    restore: Callable[[Mapping[str, NDArray[Any]]], Model]
 
     def fit(
-        self, samples: Samples, seed: int, *, bounds: bool = True, place: tuple[str, str] | None = None
+        self, samples: Samples, seed: int = 0, *, bounds: bool = True, place: tuple[str, str] | None = None
     ) -> FittedPredictor:
         """
         Fit. ``bounds=False`` skips the scores, which only :meth:`FittedPredictor.upper` needs. Raises BadRow for fewer
@@ -193,169 +164,6 @@ class Recipe:
 def _well_measured(models: Sequence[str], pair: Ints) -> frozenset[str]:
     model_pairs = {(name, int(number)) for name, number in zip(models, pair, strict=True)}
     return frozenset(name for name, count in Counter(name for name, _ in model_pairs).items() if count >= KNOWN_PAIRS)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The recipes of the paper.
-
-
-class Estimator(Protocol):
-    """The part of a scikit-learn regressor that is used; scikit-learn has no types."""
-
-    def fit(self, inputs: Floats, target: Floats) -> object: ...
-
-    def get_params(self) -> Mapping[str, Any]: ...
-
-
-def estimator(name: str, seed: int) -> Estimator:
-    """An unfitted regressor of one of the paper's recipes. Frozen: all comparisons here are against these."""
-    # Imported here, because a scheduler that only reads its table does not need scikit-learn.
-    from sklearn.ensemble import BaggingRegressor, RandomForestRegressor  # type: ignore[import-untyped]
-    from sklearn.linear_model import LinearRegression  # type: ignore[import-untyped]
-    from sklearn.tree import DecisionTreeRegressor  # type: ignore[import-untyped]
-
-    regressor: Estimator
-    match name:
-        case "linear":
-            regressor = LinearRegression()
-        case "bagging":
-            regressor = BaggingRegressor(DecisionTreeRegressor(), n_estimators=200, random_state=seed)
-        case "paper":
-            regressor = RandomForestRegressor(n_estimators=200, max_depth=None, min_samples_leaf=1, random_state=seed)
-        case _:
-            raise KeyError(name)
-    return regressor
-
-
-#: Parts into which the pairs are divided; each is left out once.
-FOLDS: Final = 5
-
-
-def _paper_recipe(name: str, restore: "Callable[[Mapping[str, NDArray[Any]]], Model]") -> Recipe:
-    def fit_model(samples: Samples, seed: int) -> Model:
-        fitted = estimator(name, seed)
-        fitted.fit(paper_features(samples), np.maximum(samples.target, 0.0))
-        return restore(_linear_arrays(fitted) if name == "linear" else _tree_arrays(fitted))
-
-    def learn(samples: Samples, seed: int, bounds: bool) -> tuple[Model, Scores]:
-        return fit_model(samples, seed), {"none": _left_out(samples, seed, fit_model)} if bounds else {}
-
-    return Recipe(name=name, features=PAPER_FEATURES, learn=learn, restore=restore)
-
-
-def _left_out(samples: Samples, seed: int, fit_model: Callable[[Samples, int], Model]) -> Floats:
-    """Residuals of every sample, ascending, by a model that was fitted without its pair."""
-    residuals = np.empty(len(samples))
-    pairs = np.random.default_rng(seed).permutation(np.unique(samples.pair))
-    for part in np.array_split(pairs, min(FOLDS, len(pairs))):
-        out = np.isin(samples.pair, part)
-        residuals[out] = log_target(samples)[out] - fit_model(samples.take(~out), seed).log_mean(samples.take(out))
-    return np.sort(residuals)
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """A linear function of the 24 raw features that gives a fraction: weights [24] and a constant."""
-
-    weights: Floats
-    constant: Floats
-
-    def log_mean(self, samples: Samples) -> Floats:
-        logs: Floats = np.log1p(np.maximum(paper_features(samples) @ self.weights + self.constant, 0.0))
-        return logs
-
-    def spread(self, samples: Samples) -> Floats:
-        return np.ones(len(samples))
-
-    def arrays(self) -> Mapping[str, NDArray[Any]]:
-        return {"weights": self.weights, "constant": self.constant}
-
-
-def _linear_arrays(fitted: Any) -> Mapping[str, NDArray[Any]]:
-    return {"weights": np.asarray(fitted.coef_, float), "constant": np.asarray(fitted.intercept_, float)}
-
-
-@dataclass(frozen=True, slots=True)
-class Trees:
-    """
-    The nodes of all trees in one row of arrays. ``roots``: the first node of each tree. A sample with ``feature`` <=
-    ``threshold`` goes on to ``child``, any other sample to the node after it; at a leaf every sample stays (threshold
-    infinite). The prediction, a fraction, is the mean over trees of ``value`` at the leaf.
-    """
-
-    roots: NDArray[np.int32]
-    feature: NDArray[np.int32]
-    threshold: Floats
-    child: NDArray[np.int32]
-    value: Floats
-
-    def log_mean(self, samples: Samples) -> Floats:
-        # scikit-learn compares inputs in single precision with thresholds in double.
-        inputs = paper_features(samples).astype(np.float32).astype(float)
-        count, width = inputs.shape
-        values, total = inputs.ravel(), np.zeros(count)
-        leaf = np.isinf(self.threshold)
-        for root in self.roots:
-            node = np.full(count, root, np.int32)
-            moving = np.arange(count, dtype=np.int32) if not leaf[root] else np.zeros(0, np.int32)
-            at = node[moving]
-            while len(moving):
-                at = self.child[at] + (values[moving * width + self.feature[at]] > self.threshold[at])
-                ended = leaf[at]
-                node[moving[ended]] = at[ended]
-                moving, at = moving[~ended], at[~ended]
-            total += self.value[node]
-        logs: Floats = np.log1p(np.maximum(total / len(self.roots), 0.0))
-        return logs
-
-    def spread(self, samples: Samples) -> Floats:
-        return np.ones(len(samples))
-
-    def arrays(self) -> Mapping[str, NDArray[Any]]:
-        return {
-            "roots": self.roots,
-            "feature": self.feature,
-            "threshold": self.threshold,
-            "child": self.child,
-            "value": self.value,
-        }
-
-
-def _tree_arrays(fitted: Any) -> Mapping[str, NDArray[Any]]:
-    """
-    The arrays of :class:`Trees` from a fitted ensemble. Nodes are numbered level by level, so that siblings are
-    adjacent.
-    """
-    roots, parts, offset = [], [], 0
-    for member in fitted.estimators_:
-        tree = member.tree_
-        left, right = tree.children_left, tree.children_right
-        order = [0]
-        for node in order:
-            if left[node] >= 0:
-                order += [left[node], right[node]]
-        old = np.array(order)
-        new = np.empty(len(old), np.int32)
-        new[old] = np.arange(len(old), dtype=np.int32) + offset
-        leaf = left[old] < 0
-        parts.append(
-            (
-                np.where(leaf, 0, tree.feature[old]).astype(np.int32),
-                np.where(leaf, np.inf, tree.threshold[old]),
-                np.where(leaf, new[old], new[np.where(leaf, 0, left[old])]).astype(np.int32),
-                tree.value[old, 0, 0],
-            )
-        )
-        roots.append(offset)
-        offset += len(old)
-    feature, threshold, child, value = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return {
-        "roots": np.array(roots, np.int32),
-        "feature": feature,
-        "threshold": threshold,
-        "child": child,
-        "value": value,
-    }
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -527,28 +335,7 @@ def _learn_ours(samples: Samples, seed: int, bounds: bool) -> tuple[Model, Score
     return Ours(share, process), scores
 
 
-RECIPES: Final[Mapping[str, Recipe]] = {
-    recipe.name: recipe
-    for recipe in (
-        _paper_recipe("linear", lambda arrays: Linear(*(arrays[name] for name in ("weights", "constant")))),
-        _paper_recipe(
-            "bagging",
-            lambda arrays: Trees(*(arrays[name] for name in ("roots", "feature", "threshold", "child", "value"))),
-        ),
-        _paper_recipe(
-            "paper",
-            lambda arrays: Trees(*(arrays[name] for name in ("roots", "feature", "threshold", "child", "value"))),
-        ),
-        Recipe(name="ours", features=COLUMNS, learn=_learn_ours, restore=_restore_ours),
-    )
-}
-
-
-def fit(
-    samples: Samples, seed: int = 0, *, recipe: str = "ours", place: tuple[str, str] | None = None
-) -> FittedPredictor:
-    """A predictor with bounds, by default of the recipe ``ours``. Raises KeyError for an unknown recipe."""
-    return RECIPES[recipe].fit(samples, seed, place=place)
+OURS: Final = Recipe(name="ours", learn=_learn_ours)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -563,8 +350,9 @@ def save(predictor: FittedPredictor, folder: Path) -> None:
     Write ``arrays.npz`` and ``manifest.json`` into ``folder``, which is made if it is absent.
 
     The manifest is written last, by renaming. A reader sees the old predictor or the new one, or detects by the digest
-    that the arrays do not belong to the manifest.
+    that the arrays do not belong to the manifest. Predictors of the recipe ours alone are stored.
     """
+    assert isinstance(predictor.model, Ours)
     folder.mkdir(parents=True, exist_ok=True)
     scores = {f"scores.{side}": values for side, values in predictor.scores.items()}
     buffer = io.BytesIO()
@@ -579,7 +367,7 @@ def save(predictor: FittedPredictor, folder: Path) -> None:
         "recipe": predictor.recipe,
         "direction": predictor.direction,
         "place": predictor.place,
-        "features": RECIPES[predictor.recipe].features,
+        "features": COLUMNS,
         "victims": sorted(predictor.victims),
         "aggressors": sorted(predictor.aggressors),
         "sha256": hashlib.sha256(buffer.getvalue()).hexdigest(),
@@ -599,11 +387,10 @@ def load(folder: Path) -> FittedPredictor:
         manifest = json.loads((folder / MANIFEST).read_text())
         if manifest["version"] != VERSION:
             raise BadArtifact(f"{folder.name}: version {manifest['version']!r}, {VERSION} is expected")
-        recipe = RECIPES.get(manifest["recipe"])
-        if recipe is None:
+        if manifest["recipe"] != OURS.name:
             raise BadArtifact(f"{folder.name}: unknown recipe {manifest['recipe']!r}")
-        if tuple(manifest["features"]) != recipe.features:
-            differ = sorted(set(manifest["features"]) ^ set(recipe.features)) or ["their order"]
+        if tuple(manifest["features"]) != COLUMNS:
+            differ = sorted(set(manifest["features"]) ^ set(COLUMNS)) or ["their order"]
             raise BadArtifact(f"{folder.name}: made for other features ({', '.join(differ[:4])})")
         if manifest["direction"] not in DIRECTIONS:
             raise BadArtifact(f"{folder.name}: unknown direction {manifest['direction']!r}")
@@ -613,9 +400,9 @@ def load(folder: Path) -> FittedPredictor:
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         return FittedPredictor(
-            recipe=recipe.name,
+            recipe=OURS.name,
             direction=manifest["direction"],
-            model=recipe.restore(
+            model=_restore_ours(
                 {name.removeprefix("model."): array for name, array in arrays.items() if name.startswith("model.")}
             ),
             victims=frozenset(manifest["victims"]),

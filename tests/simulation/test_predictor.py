@@ -10,8 +10,8 @@ from lab.simulation import learned, profiler
 from lab.simulation.counter import read
 from lab.simulation.interference import MODELS, InterferenceModel
 from lab.simulation.predictor import Belief, table
+from lab.simulation.recipes import RECIPES
 from lab.simulation.world import BadWorld, Function, Gpu, Training, World
-from ml.predict import pairwise
 from ml.predict.samples import Samples
 from scheduler.policy.degradation import Degradation
 from smore.domain.degradation import K_MAX
@@ -83,7 +83,7 @@ def test_the_paper_s_regressors_in_its_order() -> None:
         return learned.samples(measured, "training", row, column, true[which])
 
     def error(name: str) -> float:
-        fitted = pairwise.RECIPES[name].fit(pairs(mask), 0, bounds=False)
+        fitted = RECIPES[name].fit(pairs(mask), 0, bounds=False)
         return learned.rmsle(fitted.predict(pairs(~mask)), true[~mask])
 
     linear, bagging, forest = map(error, ("linear", "bagging", "paper"))

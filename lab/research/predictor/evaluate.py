@@ -44,8 +44,8 @@ from lab.research.predictor.measured import samples
 from lab.research.predictor.noise import noise_rmsle, repeats
 from lab.research.predictor.trivial import TRIVIAL
 from lab.simulation import published
+from lab.simulation.recipes import RECIPES
 from ml import rows
-from ml.predict.pairwise import RECIPES
 from ml.predict.samples import DIRECTIONS, SOLO, Floats, Samples
 
 ROOT = Path(__file__).parents[3]

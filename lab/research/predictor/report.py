@@ -25,7 +25,7 @@ from lab.research.predictor.held_out import SEED, Fit, JudgedPredictions, judge
 from lab.research.predictor.measured import samples
 from lab.research.predictor.observations import as_described
 from lab.research.predictor.text import predictor_text, profile_text
-from ml.predict.pairwise import RECIPES
+from lab.simulation.recipes import RECIPES
 from ml.predict.samples import DIRECTIONS, Direction
 from ml.rows import BadRow, Profile, Row, profiles, read
 

@@ -16,10 +16,9 @@ from lab.research.compare import by_world, comparison
 from lab.research.compare.__main__ import _command, main
 from lab.research.compare.comparison import CALM, Cell, Plan, alike, alike_in_words
 from lab.research.compare.measures import MEASURES, interval_of
-from lab.simulation import policies, traces
+from lab.simulation import policies, recipes, traces
 from lab.simulation.result import Result
 from lab.simulation.world import load
-from ml.predict import pairwise
 from scheduler.policy.decisions import Throttle
 from scheduler.policy.policy import Policy
 from smore.domain.loss import JobLoss, Sample
@@ -143,14 +142,14 @@ def test_other_worlds_of_a_preset_stand_beside_its_own(
     preset: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With what each is told, and with how far its predictor errs in them and on measured rows."""
-    whole = pairwise.estimator
+    whole = recipes.estimator
 
-    def small(name: str, seed: int) -> pairwise.Estimator:
+    def small(name: str, seed: int) -> recipes.Estimator:
         """A forest of 20 trees: 54 are fitted here, and 200 trees each say nothing else."""
         made: Any = whole(name, seed)
-        return cast("pairwise.Estimator", made.set_params(n_estimators=20) if name == "paper" else made)
+        return cast("recipes.Estimator", made.set_params(n_estimators=20) if name == "paper" else made)
 
-    monkeypatch.setattr(pairwise, "estimator", small)
+    monkeypatch.setattr(recipes, "estimator", small)
     document = dict(PRESET) | {
         "predictor": {"kind": "sampled", "recipe": "linear", "updates": 10},
         "configurations": {"light": {"gpus": [{"count": 2, "trainings": ["mobilenet/64"]}]}},

@@ -31,8 +31,9 @@ from lab.research.predictor.evaluate import (
 )
 from lab.research.predictor.measured import samples
 from lab.simulation import published
+from lab.simulation.recipes import RECIPES
 from ml import rows
-from ml.predict.pairwise import RECIPES, FittedPredictor
+from ml.predict.pairwise import FittedPredictor
 from ml.predict.samples import DIRECTIONS, Direction, Samples
 from ml.rows import Colocation, Row
 from tests.support.measured import MODELS, PLACE, T0, function, pairs, solos, together, training
