@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import fmean, median
 from typing import Final, Protocol
 
@@ -22,7 +23,7 @@ from lab.simulation.result import EXPIRED, FAILED, GPU_COLUMNS, REJECTED, SUCCEE
 from lab.simulation.traces import Trace
 from lab.simulation.world import Function, Gpu, Training, World, bad
 from scheduler.policy.degradation import Degradation, Table
-from smore.domain.degradation import Neighbour, of_function, of_training
+from smore.domain.degradation import Kind, Neighbour, of_function, of_training
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import State
 
@@ -235,6 +236,7 @@ class _TableContention(Contention):
         if table is None:
             declared = [said for _, said in batches]
             return 1.0 + has * sum(declared), [1.0 + said * (has + len(batches) - 1) for said in declared]
+        weight = partial(_weight, table)
         knows_training = has and row >= 0
         tabled = [column for column, _ in batches if column >= 0]
         lost = has * sum(said for column, said in batches if not (knows_training and column >= 0))
@@ -243,7 +245,7 @@ class _TableContention(Contention):
                 Neighbour(int(table.function_model[column]), float(table.training[row, column])) for column in tabled
             ]
             victim = int(table.training_model[row])
-            lost += of_training(victim, functions, unpaired=len(batches) - len(tabled)).value(table.weight)
+            lost += of_training(victim, functions, unpaired=len(batches) - len(tabled)).value(weight)
         slowed = []
         for position, (own, said) in enumerate(batches):
             others = [column for at, (column, _) in enumerate(batches) if at != position]
@@ -260,8 +262,14 @@ class _TableContention(Contention):
             ]
             unpaired = has + len(others) - knows_training - len(paired)
             equation = of_function(int(table.function_model[own]), training, paired, unpaired=unpaired)
-            slowed.append(1.0 + equation.value(table.weight) + unpaired * said)
+            slowed.append(1.0 + equation.value(weight) + unpaired * said)
         return 1.0 + lost, slowed
+
+
+def _weight(table: Degradation, kind: Kind, k: int, victim: int, other: int) -> float:
+    """A weight of Eq. 3 or 4 between two models, by their numbers."""
+    by_kind = table.gamma if kind == "training" else table.alpha if kind == "function" else table.beta
+    return float(by_kind[k, victim, other])
 
 
 def name_of(invocation: Served) -> str:

@@ -52,11 +52,6 @@ class Degradation:
         sizes = self.batches.get(model, ())
         return next((index for batch, index in sizes if batch >= rows), sizes[-1][1]) if sizes else -1
 
-    def weight(self, kind: Kind, k: int, victim: int, other: int) -> float:
-        """A weight of Eq. 3 or 4 between two models, by their numbers."""
-        by_kind = self.gamma if kind == "training" else self.alpha if kind == "function" else self.beta
-        return float(by_kind[k, victim, other])
-
 
 def weight_arrays(weights: Weights, models: Mapping[str, int]) -> tuple[Floats, Floats, Floats]:
     """

@@ -143,10 +143,6 @@ class Waiting:
         later = [entry for entry in self._lanes.get(lane, ()) if entry[0] >= moment and self._live(entry)]
         return self._invocations[min(later)[2]] if later else None
 
-    def length(self, lane: Lane) -> int:
-        """How many wait in a lane."""
-        return sum(self._live(entry) for entry in self._lanes.get(lane, ()))
-
     def entries(self, lane: Lane) -> list[Entry]:
         """Of all that wait in a lane, in any order."""
         return [entry for entry in self._lanes.get(lane, ()) if self._live(entry)]
