@@ -1,20 +1,19 @@
 """
 ``scheduler.assign``, the deciding task.
 
-It has no end: the worker fires it when it is ready, and that firing stands by, leads whenever it finds the lease free,
-and waits while Redis does not serve. Beat fires it too, for a process in which it has ended with an error; every other
-firing returns at once.
+It has no end: it stands by, leads whenever it finds the lease free, and waits while Redis does not serve.
 """
 
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from functools import cache, partial
 from typing import IO, Final
 
 import redis
 from celery import Celery
-from celery.signals import worker_ready, worker_shutting_down
+from celery.signals import worker_ready
 
 from scheduler.leader.foresight import prewarm_knobs
 from scheduler.leader.leader import Leader
@@ -25,6 +24,7 @@ from scheduler.policy.prewarm import kernel as prewarm
 from scheduler.policy.prewarm import rules
 from scheduler.policy.prewarm.prewarmer import Prewarmer
 from scheduler.schedule import SCHEDULER_QUEUE
+from scheduler.tasks.endless import register_endless
 from smore.process import observability as metrics
 from smore.process.settings import Settings
 from smore.redis.celery import ASSIGN
@@ -44,30 +44,16 @@ def register_assign(app: Celery, config: Settings, turn: IO[str]) -> None:
     # All that leading needs is loaded before it is needed: it takes seconds where the processor is busy.
     compile_before()
     load_compiled()
-    stop = threading.Event()
-    leading = threading.Lock()
-
-    @worker_shutting_down.connect(weak=False)
-    def _stop(**_: object) -> None:
-        # Without it a warm shutdown would wait for a task that has no end.
-        stop.set()
-
-    @app.task(name=ASSIGN)
-    def assign() -> None:
-        if not leading.acquire(blocking=False):
-            return
-        client = connect(config)
-        try:
-            _stand_by(client, config, stop)
-        finally:
-            client.close()
-            leading.release()
 
     @worker_ready.connect(weak=False)
-    def _fire(**_: object) -> None:
+    def _close(**_: object) -> None:
         turn.close()
-        # Beat may take a while longer to start.
-        assign.apply_async(queue=SCHEDULER_QUEUE, expires=1.0)
+
+    def assign(stop: threading.Event) -> None:
+        with closing(connect(config)) as client:
+            _stand_by(client, config, stop)
+
+    register_endless(app, ASSIGN, SCHEDULER_QUEUE, assign)
 
 
 def _is_compiled() -> bool:

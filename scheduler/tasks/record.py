@@ -1,8 +1,7 @@
 """
 ``scheduler.record`` and ``scheduler.retain``: the event stream into Postgres, old rows and unneeded blobs out.
 
-``scheduler.record`` has no end, as ``scheduler.assign``: the first firing in a process records, every other one returns
-at once.
+``scheduler.record`` has no end.
 """
 
 import threading
@@ -11,11 +10,11 @@ from typing import Final
 
 import redis
 from celery import Celery
-from celery.signals import worker_ready, worker_shutting_down
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from scheduler.schedule import CONTROL_QUEUE
+from scheduler.tasks.endless import register_endless
 from scheduler.tasks.sweep import sweep
 from smore.blobs.store import open_blobs
 from smore.postgres.catalog import Store
@@ -46,7 +45,6 @@ def register_record(app: Celery, config: Settings, engine: Engine) -> None:
         traced = Spans(engine, config.otel.endpoint).add
     recorder = Recorder(engine, client, config.redis.prefix, traced, config.otel.every)
     store = Store(engine, Catalog(client, config.redis.prefix))
-    stop, recording = threading.Event(), threading.Lock()
 
     def drain() -> None:
         try:
@@ -61,24 +59,12 @@ def register_record(app: Celery, config: Settings, engine: Engine) -> None:
                 raise
             log.warning("history waits for Redis", error=str(error))
 
-    @worker_shutting_down.connect(weak=False)
-    def _stop(**_: object) -> None:
-        stop.set()
+    def record(stop: threading.Event) -> None:
+        while not stop.is_set():
+            drain()
+            stop.wait(EVERY_S)
 
-    @app.task(name=RECORD)
-    def record() -> None:
-        if not recording.acquire(blocking=False):
-            return
-        try:
-            while not stop.is_set():
-                drain()
-                stop.wait(EVERY_S)
-        finally:
-            recording.release()
-
-    @worker_ready.connect(weak=False)
-    def _fire(**_: object) -> None:
-        record.apply_async(queue=CONTROL_QUEUE, expires=5.0)
+    register_endless(app, RECORD, CONTROL_QUEUE, record, expires_s=5.0)
 
     @app.task(name=RETAIN)
     def retain() -> None:
