@@ -10,10 +10,10 @@ import math
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -21,14 +21,13 @@ import numpy as np
 from ml.learn.dataset import Rows, groups, hold_back, newest, observations, points, samples_of
 from ml.learn.live import PlaceKey
 from ml.predict.multiway import Observation, Pairs, Side, learn, mean_error, published, weights_of
-from ml.predict.samples import DIRECTIONS, Direction, Floats, Samples
+from ml.predict.pairwise import OURS, FittedPredictor, load, save
+from ml.predict.samples import DIRECTIONS, Direction, Floats
 from ml.predict.table import pair_wise, place_table
 from ml.rows import Profile, Workload
 from smore.domain.degradation import Weights
 from smore.messages.degradation import PlaceTable, Weight
 
-RECIPE: Final = "ours"
-SEED: Final = 0
 #: Pairs that a fit needs: with fewer, the 90 % bound is only the largest residual.
 MIN_PAIRS: Final = 10
 #: Held-back pairs (for weights: sets of workloads) that a verdict needs.
@@ -43,38 +42,7 @@ class Unusable(ValueError):
     """A stored predictor or table cannot be used; the message says which and why."""
 
 
-class PairPredictor(Protocol):
-    """A fitted predictor of one direction on one device and sharing mode, as ``ml/predict/pairwise.py`` makes it."""
-
-    def predict(self, samples: Samples) -> Floats: ...
-
-    def upper(self, samples: Samples, coverage: float = COVERAGE) -> Floats: ...
-
-
-Predictors: TypeAlias = Mapping[PlaceKey, Mapping[Direction, PairPredictor]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Toolkit:
-    """The functions that fit, save and load predictors, and make the table of one device and sharing mode from them."""
-
-    fit: Callable[[Samples, PlaceKey], PairPredictor]
-    save: Callable[[PairPredictor, Path], None]
-    load: Callable[[Path], PairPredictor]
-    place_table: Callable[[Profile, Mapping[Direction, PairPredictor]], PlaceTable]
-
-
-def load_toolkit() -> Toolkit:
-    """
-    The functions of ``ml/predict/pairwise.py`` and ``ml/predict/table.py``. The first module is imported here, so that
-    a process that finds nothing due does not load it.
-    """
-    from ml.predict import pairwise
-
-    def fit(samples: Samples, place: PlaceKey) -> PairPredictor:
-        return pairwise.OURS.fit(samples, SEED, place=place)
-
-    return Toolkit(fit=fit, save=cast(Any, pairwise.save), load=pairwise.load, place_table=place_table)
+Predictors: TypeAlias = Mapping[PlaceKey, Mapping[Direction, FittedPredictor]]
 
 
 def place_words(place: PlaceKey) -> str:
@@ -135,12 +103,11 @@ class Challenge:
     are the weights in its table; where it has none, weights of one hold.
     """
 
-    toolkit: Toolkit
     champion: Predictors
     former: Mapping[str, Any]
     weights: Mapping[PlaceKey, Sequence[Weight]] = field(default_factory=dict)
     verdicts: dict[PlaceKey, dict[Direction, Verdict]] = field(default_factory=dict)
-    chosen: dict[PlaceKey, dict[Direction, PairPredictor]] = field(default_factory=dict)
+    chosen: dict[PlaceKey, dict[Direction, FittedPredictor]] = field(default_factory=dict)
     #: Devices and sharing modes without a table, with the reason.
     excluded: dict[PlaceKey, str] = field(default_factory=dict)
     weight_verdicts: dict[PlaceKey, dict[Side, WeightVerdict]] = field(default_factory=dict)
@@ -168,7 +135,7 @@ class Challenge:
         elif place in self.suspended():
             self.excluded[place] = "its bounds did not hold, and no challenger has won since"
         else:
-            table = overlay(self.toolkit.place_table(profile, self.chosen[place]), profile, rows)
+            table = overlay(place_table(profile, self.chosen[place]), profile, rows)
             observed_sets = observations(profile, rows.observed)
             weights = [
                 weight for side in SIDES for weight in self._judge_weights(place, side, observed_sets, pair_wise(table))
@@ -186,10 +153,8 @@ class Challenge:
         judgeable = groups(held) >= (MIN_HELD if present is not None else 1) and groups(rest) >= MIN_PAIRS
         challenger = champion = coverage = bias = None
         if judgeable:
-            judge, unseen = (
-                self.toolkit.fit(samples_of(rest, profile, direction), place),
-                samples_of(held, profile, direction),
-            )
+            judge = OURS.fit(samples_of(rest, profile, direction), place=place)
+            unseen = samples_of(held, profile, direction)
             expected = judge.predict(unseen)
             challenger = rmsle(expected, unseen.target)
             champion = rmsle(present.predict(unseen), unseen.target) if present is not None else None
@@ -211,7 +176,7 @@ class Challenge:
             why = f"RMSLE {challenger:.4f} against {champion:.4f} on {groups(held)} newer pairs"
         won = verdict != "kept"
         self.chosen[place][direction] = (
-            self.toolkit.fit(samples_of(measured, profile, direction), place) if won else cast(PairPredictor, present)
+            OURS.fit(samples_of(measured, profile, direction), place=place) if won else cast(FittedPredictor, present)
         )
         self.verdicts[place][direction] = Verdict(
             verdict=cast(Any, verdict),
@@ -319,7 +284,7 @@ class Challenge:
         return "; ".join(lines) + "."
 
 
-def _lacking(profile: Profile, predictors: Mapping[Direction, PairPredictor]) -> str:
+def _lacking(profile: Profile, predictors: Mapping[Direction, FittedPredictor]) -> str:
     """Why no table can be made for a profile, '' if one can."""
     roles = {workload.role for workload in profile.solo}
     if "function" not in roles:
@@ -403,7 +368,7 @@ ARTIFACT_FORMAT: Final = 1
 _INDEX: Final = "index.json"
 
 
-def pack(predictors: Predictors, save: Callable[[PairPredictor, Path], None]) -> bytes:
+def pack(predictors: Predictors) -> bytes:
     """A zip file with one folder for each device, sharing mode and direction, and an index."""
     blob = io.BytesIO()
     index: list[dict[str, str]] = []
@@ -422,11 +387,12 @@ def pack(predictors: Predictors, save: Callable[[PairPredictor, Path], None]) ->
     return blob.getvalue()
 
 
-def unpack(blob: bytes, load: Callable[[Path], PairPredictor]) -> Predictors:
+def unpack(blob: bytes) -> Predictors:
     """
-    The inverse of :func:`pack`. Raises Unusable for a damaged blob or another format, and whatever ``load`` raises.
+    The inverse of :func:`pack`. Raises Unusable for a damaged blob or another format, and BadArtifact for a
+    damaged predictor.
     """
-    predictors: dict[PlaceKey, dict[Direction, PairPredictor]] = {}
+    predictors: dict[PlaceKey, dict[Direction, FittedPredictor]] = {}
     with tempfile.TemporaryDirectory(prefix="smore-") as name:
         try:
             with zipfile.ZipFile(io.BytesIO(blob)) as archive:

@@ -34,7 +34,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -45,18 +44,16 @@ from sqlalchemy import Engine
 from ml.learn import live
 from ml.learn.challenge import (
     COVERAGE,
-    RECIPE,
     Challenge,
     Predictors,
-    Toolkit,
     Unusable,
-    load_toolkit,
     pack,
     place_words,
     unpack,
 )
 from ml.learn.dataset import Rows, gather, read_file
 from ml.learn.live import History, PlaceKey
+from ml.predict.pairwise import OURS
 from ml.rows import profiles
 from smore.domain.errors import NotFound, SmoreError
 from smore.domain.predictor import PredictorState
@@ -119,10 +116,6 @@ class Learning:
         self._data = data
         self._clock = clock
 
-    @cached_property
-    def _toolkit(self) -> Toolkit:
-        return load_toolkit()
-
     # ---- commands ----------------------------------------------------------------------------------------------------
 
     def retrain(self, *, asked: bool = True, anew: bool = False) -> LearningResult:
@@ -168,7 +161,7 @@ class Learning:
             blob, artifact = self._profiles.blobs(former.version)
             try:
                 table = decode(blob)
-                unpack(artifact, self._toolkit.load)
+                unpack(artifact)
             except (ValueError, OSError) as error:
                 raise Unusable(f"Version {former.version} cannot be published again: {error}") from error
             # The rows of now count as seen by this version, so the next automatic fit waits for new ones.
@@ -287,11 +280,15 @@ class Learning:
     # ---- a challenger ------------------------------------------------------------------------------------------------
 
     def _challenge(self, rows: Rows, champion: Version | None, skipped_counts: Mapping[str, int]) -> LearningResult:
-        manifest: dict[str, Any] = {"recipe": RECIPE, "rows": rows.manifest(), "live_passed_over": dict(skipped_counts)}
+        manifest: dict[str, Any] = {
+            "recipe": OURS.name,
+            "rows": rows.manifest(),
+            "live_passed_over": dict(skipped_counts),
+        }
         version = self._profiles.begin(manifest)
         try:
             challenge = Challenge(
-                self._toolkit, self._artifact(champion), champion.manifest if champion else {}, self._weights(champion)
+                self._artifact(champion), champion.manifest if champion else {}, self._weights(champion)
             )
             for profile in profiles(rows.rows):
                 challenge.judge(profile, rows)
@@ -300,7 +297,7 @@ class Learning:
                 return self._reject(version, f"Not better: {challenge.words()}", manifest, kept=True)
             places = challenge.tables()
             table = Table(version=version, source=f"predictor {version}", created_at=self._clock(), places=places)
-            blob, artifact = encode(table), pack(challenge.chosen, self._toolkit.save)
+            blob, artifact = encode(table), pack(challenge.chosen)
             decode(blob)
         except (ValueError, OSError, np.linalg.LinAlgError) as error:
             return self._reject(version, f"Failed: {error}", manifest)
@@ -315,7 +312,7 @@ class Learning:
         if champion is None:
             return {}
         try:
-            return unpack(self._profiles.blobs(champion.version)[1], self._toolkit.load)
+            return unpack(self._profiles.blobs(champion.version)[1])
         except (ValueError, OSError) as error:
             raise Unusable(
                 f"the predictors of version {champion.version} cannot be read ({error}); --anew fits without them"

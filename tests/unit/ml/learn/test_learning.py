@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ml.learn import learning
-from ml.learn.challenge import Challenge, PairPredictor, Unusable, load_toolkit, overlay, pack, rmsle, unpack
+from ml.learn.challenge import Challenge, Unusable, overlay, pack, rmsle, unpack
 from ml.learn.dataset import Point, Rows, gather, hold_back, observations, points, samples_of
 from ml.learn.live import History, Observed, TimedRun, TrainedJob
 from ml.predict.multiway import mean_error, weights_of
@@ -217,10 +217,10 @@ class Constant:
         return np.full(len(samples), 2 * self.value)
 
 
-def judged(champion: PairPredictor | None, rows: Rows, until: float) -> Challenge:
+def judged(champion: Any, rows: Rows, until: float) -> Challenge:
     known = {HERE: {"function": champion}} if champion is not None else {}
     former = {"places": [{"device": HERE[0], "sharing_mode": HERE[1], "directions": {"function": {"until": until}}}]}
-    found = Challenge(load_toolkit(), known, former if known else {})  # type: ignore[arg-type]
+    found = Challenge(known, former if known else {})  # type: ignore[arg-type]
     found.judge(profiles(rows.rows)[0], rows)
     return found
 
@@ -324,7 +324,7 @@ def weigh(observed: list[Observed], former: Challenge | None = None) -> Challeng
     """A trial of which the weights alone are of interest, against the weights of another."""
     rows = Rows(rows=rows_of(32).rows, observed=observed)
     weights = {HERE: former.tables()[0].weights} if former is not None else {}
-    found = Challenge(load_toolkit(), {}, former.manifest() if former is not None else {}, weights)
+    found = Challenge({}, former.manifest() if former is not None else {}, weights)
     found.judge(profiles(rows.rows)[0], rows)
     return found
 
@@ -395,7 +395,7 @@ def test_learned_weights_replace_the_champions_only_where_they_are_better() -> N
 
 def test_profiled_sets_teach_too_and_pairs_do_not() -> None:
     rows = [*rows_of(32).rows, *several(60)]
-    found = Challenge(load_toolkit(), {}, {})
+    found = Challenge({}, {})
     found.judge(profiles(rows)[0], Rows(rows=rows))
 
     assert found.weight_verdicts[HERE].keys() == {"training", "function"}
@@ -420,14 +420,14 @@ def several(count: int) -> list[Colocation]:
 
 
 def artifact() -> bytes:
-    return pack(judged(None, rows_of(24), 0.0).chosen, load_toolkit().save)
+    return pack(judged(None, rows_of(24), 0.0).chosen)
 
 
 def test_an_artifact_and_back() -> None:
     chosen = judged(None, rows_of(24), 0.0).chosen
     samples = samples_of(points(profile(24), (), "function"), profile(24), "function")
 
-    found = unpack(pack(chosen, load_toolkit().save), load_toolkit().load)
+    found = unpack(pack(chosen))
     assert found.keys() == {HERE}
     assert found[HERE].keys() == {"training", "function"}
     assert (found[HERE]["function"].predict(samples) == chosen[HERE]["function"].predict(samples)).all()
@@ -438,7 +438,7 @@ def test_a_cut_artifact_is_refused(share: float) -> None:
     blob = artifact()
 
     with pytest.raises(Unusable, match="damaged"):
-        unpack(blob[: int(share * len(blob))], load_toolkit().load)
+        unpack(blob[: int(share * len(blob))])
 
 
 def test_an_artifact_of_another_version_is_refused() -> None:
@@ -447,7 +447,7 @@ def test_an_artifact_of_another_version_is_refused() -> None:
         archive.writestr("index.json", json.dumps({"format": 2, "predictors": []}))
 
     with pytest.raises(Unusable, match="format 2, 1 is expected"):
-        unpack(blob.getvalue(), load_toolkit().load)
+        unpack(blob.getvalue())
 
 
 def test_a_damaged_byte_is_found() -> None:
@@ -455,7 +455,7 @@ def test_a_damaged_byte_is_found() -> None:
     blob[200] ^= 0xFF
 
     with pytest.raises(ValueError, match=r"damaged|Bad"):
-        unpack(bytes(blob), load_toolkit().load)
+        unpack(bytes(blob))
 
 
 # Drift
