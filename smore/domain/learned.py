@@ -53,7 +53,7 @@ class Learned:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedCost:
     """
-    Of what functions cost a training (scheduler/policy/budget/controller.py: CostCorrection): how many times the
+    Of what functions cost a training (scheduler/policy/budget/controller.py: corrected): how many times the
     prediction, the standard error of that, when the last window began that was learned from (epoch seconds), and the
     sums behind it. Raises ValueError for what cannot be.
     """

@@ -13,7 +13,7 @@ too little of the time to have cost as much (:data:`WORST`). It is a brake, not 
 
 What a training loses over time is kept by ``factor``, which multiplies what runs are predicted to cost. Each closed
 window says what the training really lost beside it, free of drift; what was charged at that time stands over against
-it. Their ratio (:class:`CostCorrection`) is what predictions are corrected by, so that the load itself teaches nothing:
+it. Their ratio (:func:`corrected`) is what predictions are corrected by, so that the load itself teaches nothing:
 only how wrong the predictions are.
 """
 
@@ -53,81 +53,54 @@ LEAST_NOISE: Final = 0.005
 LOGGED_S: Final = 180.0
 
 
-@dataclass(slots=True)
-class CostCorrection:
+#: Of a training of which no window has told anything.
+UNLEARNED: Final = LearnedCost(factor=1.0, error=PRIOR_SD, seen=0.0, lost=0.0, charged=0.0, noise=0.0)
+
+
+def corrected(cost: LearnedCost, window: Window, charged: float) -> LearnedCost:
     """
-    How many times its prediction a training pays. Beside window ``i`` a share ``y_i`` of the time was lost and ``c_i``
-    charged, at the predictions as they are: ``factor`` is the ratio of their sums, shrunk towards one as far as the
-    noise asks for (a prior of mean 1 and standard deviation :data:`PRIOR_SD`), and older windows fade. A sum of ratios,
-    or a fit that trusts small charges more than large ones, would be too high: a charge falls a little before or after
-    what it pays for.
+    How many times its prediction a training pays, with one window more. Beside window ``i`` a share ``y_i`` of the time
+    was lost and ``c_i`` charged, at the predictions as they are: ``factor`` is the ratio of their sums, shrunk towards
+    one as far as the noise asks for (a prior of mean 1 and standard deviation :data:`PRIOR_SD`), and older windows
+    fade. A sum of ratios, or a fit that trusts small charges more than large ones, would be too high: a charge falls a
+    little before or after what it pays for. ``noise`` is the variance of what was lost less ``factor`` times what was
+    charged.
+
+    ``charged``: seconds a second, in the time that the window's open iterations took.
     """
+    ratio = window.closed_s / window.open_s
+    noise_sd = (
+        ratio
+        * window.closed_sd
+        / window.closed_s
+        * (1.0 / window.closed_n + 1.0 / (window.before_n + window.after_n)) ** 0.5
+    )
+    # Where both sides of it differ, the iterations stray by more than those inside do: other work, a start, a hiccup.
+    # That makes the factor more doubtful; the window weighs no less, for it is runs, too, that make sides differ.
+    uneven = (window.before_s - window.after_s) / (2.0 * window.open_s)
+    lost = FADING * cost.lost + 1.0 - ratio
+    sum_charged = FADING * cost.charged + charged
+    noise = (
+        FADING**2 * cost.noise + max(noise_sd, LEAST_NOISE) ** 2 + uneven**2 + (CHARGED_SD * cost.factor * charged) ** 2
+    )
+    doubt = noise / PRIOR_SD**2
+    factor = (lost * sum_charged + doubt) / (sum_charged**2 + doubt)
+    return LearnedCost(
+        factor=min(FACTOR_MAX, max(FACTOR_MIN, factor)),
+        error=(noise / (sum_charged**2 + doubt)) ** 0.5,
+        seen=window.start,
+        lost=lost,
+        charged=sum_charged,
+        noise=noise,
+    )
 
-    factor: float = 1.0
-    #: Standard error of it.
-    error: float = PRIOR_SD
-    #: The last window that was learned from began then.
-    seen: float = 0.0
-    _lost: float = 0.0
-    _charged: float = 0.0
-    #: Variance of what was lost less ``factor`` times what was charged.
-    _noise: float = 0.0
 
-    def learn(self, window: Window, charged: float) -> None:
-        """``charged``: seconds a second, in the time that the window's open iterations took."""
-        ratio = window.closed_s / window.open_s
-        noise = (
-            ratio
-            * window.closed_sd
-            / window.closed_s
-            * (1.0 / window.closed_n + 1.0 / (window.before_n + window.after_n)) ** 0.5
-        )
-        self._lost = FADING * self._lost + 1.0 - ratio
-        self._charged = FADING * self._charged + charged
-        # Where both sides of it differ, the iterations stray by more than those inside do: other work, a start, a
-        # hiccup. That makes the factor more doubtful; the window weighs no less, for it is runs, too, that make sides
-        # differ.
-        uneven = (window.before_s - window.after_s) / (2.0 * window.open_s)
-        self._noise = (
-            FADING**2 * self._noise
-            + max(noise, LEAST_NOISE) ** 2
-            + uneven**2
-            + (CHARGED_SD * self.factor * charged) ** 2
-        )
-        doubt = self._noise / PRIOR_SD**2
-        factor = (self._lost * self._charged + doubt) / (self._charged**2 + doubt)
-        self.factor = min(FACTOR_MAX, max(FACTOR_MIN, factor))
-        self.error = (self._noise / (self._charged**2 + doubt)) ** 0.5
-
-    def learned(self) -> LearnedCost:
-        """All that :meth:`recalled` needs."""
-        return LearnedCost(
-            factor=self.factor,
-            error=self.error,
-            seen=self.seen,
-            lost=self._lost,
-            charged=self._charged,
-            noise=self._noise,
-        )
-
-    @classmethod
-    def recalled(cls, learned: LearnedCost) -> "CostCorrection":
-        return cls(
-            factor=learned.factor,
-            error=learned.error,
-            seen=learned.seen,
-            _lost=learned.lost,
-            _charged=learned.charged,
-            _noise=learned.noise,
-        )
-
-    @property
-    def rate(self) -> float:
-        """
-        What is charged: predictions as they are until a window has said something, then with a margin for what is not
-        known.
-        """
-        return min(FACTOR_MAX, self.factor + MARGIN * self.error) if self.seen else 1.0
+def _rate(cost: LearnedCost) -> float:
+    """
+    What is charged: predictions as they are until a window has said something, then with a margin for what is not
+    known.
+    """
+    return min(FACTOR_MAX, cost.factor + MARGIN * cost.error) if cost.seen else 1.0
 
 
 @dataclass(slots=True)
@@ -145,15 +118,15 @@ class BudgetController:
     #: (epoch second, ``charged_s`` then), a report each.
     _charge_log: deque[tuple[float, float]] = field(default_factory=deque)
     #: By training.
-    _corrections: dict[str, CostCorrection] = field(default_factory=dict)
+    _costs: dict[str, LearnedCost] = field(default_factory=dict)
 
     def learned(self) -> dict[str, LearnedCost]:
         """What functions cost each training, where windows have told something."""
-        return {job: correction.learned() for job, correction in self._corrections.items() if correction.seen}
+        return {job: cost for job, cost in self._costs.items() if cost.seen}
 
     def recall(self, learned: Mapping[str, LearnedCost]) -> None:
         """Go on with what a former leader had learned; what trains no more is dropped at the first report."""
-        self._corrections = {job: CostCorrection.recalled(each) for job, each in learned.items()}
+        self._costs = dict(learned)
 
     def judge(self, now: float, jobs: Sequence[JobLoss], busy: float) -> str | None:
         """
@@ -165,7 +138,7 @@ class BudgetController:
         """
         if not jobs:
             self.factor = 1.0
-            self._corrections.clear()
+            self._costs.clear()
             return self._go(now, Step.OPEN, 0.0, "") if self.step is not Step.OPEN else None
         self._correct(now, jobs)
         self.busy += BUSY_WEIGHT * (busy - self.busy)
@@ -197,15 +170,15 @@ class BudgetController:
         self._charge_log.append((now, self.charged_s))
         while self._charge_log[0][0] < now - LOGGED_S:
             self._charge_log.popleft()
-        self._corrections = {job.id: self._corrections.get(job.id) or CostCorrection() for job in jobs}
+        former, self._costs = self._costs, {}
         for job in jobs:
-            correction = self._corrections[job.id]
+            cost = former.get(job.id, UNLEARNED)
             for window in sorted(job.windows, key=lambda window: window.start):
-                charged = self._charged(window) if window.start > correction.seen else None
+                charged = self._charged(window) if window.start > cost.seen else None
                 if charged is not None:
-                    correction.seen = window.start
-                    correction.learn(window, charged)
-        self.factor = max(correction.rate for correction in self._corrections.values())
+                    cost = corrected(cost, window, charged)
+            self._costs[job.id] = cost
+        self.factor = max(map(_rate, self._costs.values()))
 
     def _charged(self, window: Window) -> float | None:
         """Seconds a second that were charged while its open iterations went on; None where the log does not reach."""

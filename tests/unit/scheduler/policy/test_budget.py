@@ -17,8 +17,9 @@ from scheduler.policy.budget.controller import (
     MARGIN,
     PRIOR_SD,
     STEPS,
+    UNLEARNED,
     BudgetController,
-    CostCorrection,
+    corrected,
 )
 from scheduler.policy.decisions import Dispatch, Offload, PublishLearned, Throttle
 from scheduler.policy.events import ClaimRefused, CostsKnown, Event, InvocationSettled, LearnedDue, WarmLimits
@@ -175,9 +176,10 @@ def test_charges_that_are_booked_beside_their_time_make_nothing_dearer(seed: int
     """
     random = Random(seed)
     bursts = [random.choice((0.0, 0.02, 0.18)) for _ in range(1000)]
-    toll = CostCorrection()
+    toll = UNLEARNED
     for number in range(100):
-        toll.learn(
+        toll = corrected(
+            toll,
             window(10.0 * number + 5.0, max(0.0, bursts[number] + random.gauss(0.0, 0.03))),
             0.5 * (bursts[number] + bursts[number + 1]),
         )
@@ -189,10 +191,9 @@ def test_a_first_window_whose_sides_differ_says_little() -> None:
     A training that has only just started, or a hiccup: the same loss over even sides would have made runs several times
     as dear.
     """
-    even, uneven = CostCorrection(), CostCorrection()
     whole = window(10.0, 0.3)
-    even.learn(whole, 0.02)
-    uneven.learn(replace(whole, before_s=1.4 * whole.before_s, after_s=0.6 * whole.after_s), 0.02)
+    even = corrected(UNLEARNED, whole, 0.02)
+    uneven = corrected(UNLEARNED, replace(whole, before_s=1.4 * whole.before_s, after_s=0.6 * whole.after_s), 0.02)
     assert uneven.factor < 1.2 < 2.0 < even.factor
     assert uneven.error > even.error
 
