@@ -93,6 +93,7 @@ class LearningResult:
     version: int | None = None
 
 
+@dataclass(eq=False)
 class Learning:
     """
     The learned predictors of one platform. Several processes may use it: a lock in Postgres admits one writer at a
@@ -102,19 +103,13 @@ class Learning:
     the folder of the checkout's measured rows.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        tables: Tables,
-        *,
-        data: Path = DATA,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._engine = engine
-        self._profiles = Profiles(engine)
-        self._tables = tables
-        self._data = data
-        self._clock = clock
+    engine: Engine
+    tables: Tables
+    data: Path = DATA
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self._profiles = Profiles(self.engine)
 
     # ---- commands ----------------------------------------------------------------------------------------------------
 
@@ -130,7 +125,7 @@ class Learning:
             champion = self._profiles.champion()
             self._republish(champion)
             try:
-                rows = gather(self._data, self._profiles.documents())
+                rows = gather(self.data, self._profiles.documents())
             except (ValueError, OSError) as error:
                 return self._unreadable(error, asked)
             skipped_counts, drift = self._read_history(rows, champion)
@@ -201,7 +196,7 @@ class Learning:
         champion = self._profiles.champion()
         return {
             "champion": champion.version if champion else None,
-            "published": self._tables.version(),
+            "published": self.tables.version(),
             "rows": [asdict(count) for count in self._profiles.counts()],
             "predictors": [asdict(predictor) for predictor in self._profiles.predictors()],
         }
@@ -210,14 +205,14 @@ class Learning:
 
     def _republish(self, champion: Version | None) -> bool:
         """Publish the champion's table if Redis lacks it; return whether it was published."""
-        if champion is None or self._tables.version() == champion.version:
+        if champion is None or self.tables.version() == champion.version:
             return False
         try:
             table = decode(self._profiles.blobs(champion.version)[0])
         except ValueError as error:
             log.error("the champion's table cannot be published", version=champion.version, error=str(error))
             return False
-        self._tables.publish(table)
+        self.tables.publish(table)
         log.info("degradation table restored", version=champion.version)
         return True
 
@@ -226,8 +221,8 @@ class Learning:
         Store new rows from the platform's history, and check for drift. Returns the counts of runs and windows that
         were skipped, by reason, and the result of the drift check (None without drift).
         """
-        until = self._clock() - live.SETTLED_S
-        history = live.read(self._engine, since=until - live.LOOK_BACK_S, until=until)
+        until = self.clock() - live.SETTLED_S
+        history = live.read(self.engine, since=until - live.LOOK_BACK_S, until=until)
         drift = self._check_drift(history, champion) if champion is not None else None
         live_rows = live.live_rows(history, live.solo_rows(profiles(rows.rows)), rows.observed)
         self._profiles.add([row.document() for row in live_rows.rows], "live")
@@ -296,7 +291,7 @@ class Learning:
             if not challenge.won:
                 return self._reject(version, f"Not better: {challenge.words()}", manifest, kept=True)
             places = challenge.tables()
-            table = Table(version=version, source=f"predictor {version}", created_at=self._clock(), places=places)
+            table = Table(version=version, source=f"predictor {version}", created_at=self.clock(), places=places)
             blob, artifact = encode(table), pack(challenge.chosen)
             decode(blob)
         except (ValueError, OSError, np.linalg.LinAlgError) as error:
@@ -348,7 +343,7 @@ class Learning:
         Publish a version: first in Postgres, then in Redis. If the process dies in between, the next :meth:`restore`
         publishes the table from Postgres.
         """
-        table = msgspec.structs.replace(table, version=version, created_at=self._clock())
+        table = msgspec.structs.replace(table, version=version, created_at=self.clock())
         self._profiles.promote(
             version,
             reason=reason,
@@ -358,7 +353,7 @@ class Learning:
             former=former,
             former_reason=former_reason,
         )
-        self._tables.publish(table)
+        self.tables.publish(table)
         log.info("degradation table published", version=version, reason=reason)
 
 

@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -78,6 +79,7 @@ def _fixed() -> list[str]:
     return [f"{name}=={metadata.version(name)}" for name in FIXED]
 
 
+@dataclass(eq=False)
 class Environments:
     """
     ``build_s`` bounds a build, seconds; ``sdists``: whether packages may be built from their source. pip is confined as
@@ -85,27 +87,20 @@ class Environments:
     thread; a lock guards the list of running builds.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        limit_bytes: int,
-        build_s: float,
-        *,
-        sdists: bool,
-        confinement: Confinement,
-        home: Path,
-        group: str,
-    ) -> None:
-        self.cache = ArtifactCache(root, limit_bytes)
-        self._limit = limit_bytes
-        self._build_s = build_s
-        self._sdists = sdists
-        self._confinement = confinement
-        self._home = home
-        self._group = group
-        self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._ended = False
+    root: Path
+    limit_bytes: int
+    build_s: float
+    sdists: bool
+    confinement: Confinement
+    home: Path
+    group: str
+    cache: ArtifactCache = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _running: set[subprocess.Popen[bytes]] = field(default_factory=set, init=False)
+    _ended: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.cache = ArtifactCache(self.root, self.limit_bytes)
 
     def take(self, requirements: Sequence[str], artifact: Artifact, code: Path) -> HeldFolder:
         """
@@ -124,18 +119,18 @@ class Environments:
         except InvalidSpec as error:
             raise BuildFailed(str(error)) from error
         self.cache.sweep()
-        room = min(self._limit, shutil.disk_usage(folder).free // 2)
+        room = min(self.limit_bytes, shutil.disk_usage(folder).free // 2)
         build = Build(
             folder=str(folder),
             code=str(code),
             requirements=list(requirements),
             fixed=_fixed(),
-            sdists=self._sdists,
-            timeout_s=self._build_s,
+            sdists=self.sdists,
+            timeout_s=self.build_s,
             disk_mib=max(1, room >> 20),
-            home=str(self._home),
-            confinement=self._confinement,
-            group=self._group,
+            home=str(self.home),
+            confinement=self.confinement,
+            group=self.group,
         )
         with self._lock:
             if self._ended:

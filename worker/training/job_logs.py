@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -50,29 +50,23 @@ class _File:
     failed: bool = False
 
 
+@dataclass(eq=False)
 class JobLogs:
     """
     Sends what the jobs of a GPU instance print, in a thread of its own. ``ranks`` gives the reports of those that are
     known, ``folder`` holds their files.
     """
 
-    def __init__(
-        self,
-        writer: LogWriter,
-        bounds: LogSettings,
-        gpu: str,
-        *,
-        folder: Path,
-        ranks: Callable[[], Iterable[JobReport]],
-    ) -> None:
-        self._writer = writer
-        self._bounds = bounds
-        self._gpu = gpu
-        self._node = socket.gethostname()
-        self._folder = folder
-        self._ranks = ranks
-        self._files: dict[tuple[str, int, int], _File] = {}
-        self._stop = threading.Event()
+    writer: LogWriter
+    bounds: LogSettings
+    gpu: str
+    folder: Path
+    ranks: Callable[[], Iterable[JobReport]]
+    _node: str = field(default_factory=socket.gethostname, init=False)
+    _files: dict[tuple[str, int, int], _File] = field(default_factory=dict, init=False)
+    _stop: threading.Event = field(default_factory=threading.Event, init=False)
+
+    def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._run, name="job-logs", daemon=True)
 
     def start(self) -> None:
@@ -87,7 +81,7 @@ class JobLogs:
 
     def shipped(self, key: str) -> bool:
         """Whether all is sent of what the rank of this record's key has printed; safe from any thread."""
-        path = self._folder / log_name(key)
+        path = self.folder / log_name(key)
         try:
             with open(open_regular(path), "rb") as source:
                 size = source.seek(0, 2)
@@ -98,14 +92,14 @@ class JobLogs:
 
     def send(self) -> None:
         """Send what was written since the last call. Raises redis-py's errors; then it is sent by the next call."""
-        ranks = {(rank.id, rank.attempt, rank.rank): rank for rank in self._ranks()}
+        ranks = {(rank.id, rank.attempt, rank.rank): rank for rank in self.ranks()}
         for key in self._files.keys() - ranks.keys():
             # The worker forgets a rank once all of it is sent.
             del self._files[key]
         for key, rank in ranks.items():
             file = self._files.get(key)
             if file is None:
-                path = self._folder / log_name(key_of(rank.id, rank.attempt, rank.rank))
+                path = self.folder / log_name(key_of(rank.id, rank.attempt, rank.rank))
                 if not path.exists():
                     continue
                 file = self._files[key] = self._open(rank, path)
@@ -119,7 +113,7 @@ class JobLogs:
     def _open(self, rank: JobReport, path: Path) -> _File:
         """From where the worker before this one, or this one before it lost sight of the rank, has sent it."""
         name = job_log(rank.id, rank.rank)
-        last = self._writer.newest(name)
+        last = self.writer.newest(name)
         return _File(name, path, rank.attempt, last.end if last is not None and last.attempt == rank.attempt else 0)
 
     def _send(self, file: _File, *, over: bool) -> None:
@@ -129,17 +123,17 @@ class JobLogs:
                 return
             pieces: list[LogPiece] = []
             at = file.at
-            most = self._bounds.bytes_per_s * BURST_S
+            most = self.bounds.bytes_per_s * BURST_S
             if size - at > most:
                 source.seek(size - most)
                 source.readline()
                 pieces.append(self._piece(file, LogStream.SMORE, [_left_out(source.tell() - at)], source.tell()))
                 at = source.tell()
             source.seek(at)
-            data = source.read(self._bounds.bytes_per_s)
+            data = source.read(self.bounds.bytes_per_s)
         # The last line of what goes on may not be whole yet.
         end = len(data) if over and at + len(data) == size else data.rfind(b"\n") + 1
-        if end == 0 and len(data) < self._bounds.bytes_per_s:
+        if end == 0 and len(data) < self.bounds.bytes_per_s:
             data = b""
         elif end == 0:
             end = len(data)
@@ -154,7 +148,7 @@ class JobLogs:
         if lines:
             pieces.append(self._piece(file, LogStream.STDOUT, lines, at + held))
         if pieces:
-            self._writer.append((file.log, piece) for piece in pieces)
+            self.writer.append((file.log, piece) for piece in pieces)
             file.at = pieces[-1].end
 
     def _piece(self, file: _File, stream: LogStream, lines: list[str], end: int) -> LogPiece:
@@ -162,7 +156,7 @@ class JobLogs:
             at=time.time(),
             stream=stream,
             lines=lines,
-            gpu=self._gpu,
+            gpu=self.gpu,
             node=self._node,
             attempt=file.attempt,
             end=end,
@@ -171,7 +165,7 @@ class JobLogs:
     def _cut(self, line: bytes) -> str:
         # A progress bar writes one line again and again: the last state of it counts.
         line = line.rstrip(b"\r\n").rpartition(b"\r")[2]
-        most = self._bounds.line_bytes
+        most = self.bounds.line_bytes
         if len(line) <= most:
             return line.decode(errors="replace")
         return f"{line[:most].decode(errors='ignore')} … [{len(line) - most} bytes cut]"

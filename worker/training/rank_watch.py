@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Final
 
 from smore.domain.job import JobState
@@ -28,6 +29,7 @@ _SHIM_S: Final = 10.0
 READ_S: Final = 0.25
 
 
+@dataclass(eq=False, kw_only=True)
 class RankWatch:
     """
     Every method but :meth:`read_steps` is called with the lock of ``ranks`` held.
@@ -35,31 +37,23 @@ class RankWatch:
     ``steps_of`` makes the reader of an attached job's steps.
     """
 
-    def __init__(
-        self,
-        *,
-        gpu: str,
-        ranks: Ranks,
-        records: Records,
-        checkpoints: Checkpoints,
-        activity: Activity,
-        device: Device,
-        steps_of: Callable[[str], RemoteSteps],
-        probing: Probing,
-    ) -> None:
-        self._gpu = gpu
-        self._ranks, self._records, self._checkpoints = ranks, records, checkpoints
-        self._activity, self._device, self._steps_of = activity, device, steps_of
-        self._probing = probing
-        #: Keys of ranks of which it was logged that they are passed over.
-        self._failing: set[str] = set()
+    gpu: str
+    ranks: Ranks
+    records: Records
+    checkpoints: Checkpoints
+    activity: Activity
+    device: Device
+    steps_of: Callable[[str], RemoteSteps]
+    probing: Probing
+    #: Keys of ranks of which it was logged that they are passed over.
+    _failing: set[str] = field(default_factory=set, init=False)
 
     def open(self, record: Record) -> Rank:
         """A rank, which is watched from now on."""
         tracked = record.tracked
-        reader = self._steps_of(record.id) if tracked else TrackReader(str(self._records.track(record.key)))
-        job = Rank(record, reader, self._probing.windows(record.key, time.time()))
-        self._ranks.add(job)
+        reader = self.steps_of(record.id) if tracked else TrackReader(str(self.records.track(record.key)))
+        job = Rank(record, reader, self.probing.windows(record.key, time.time()))
+        self.ranks.add(job)
         return job
 
     def forget(self, job: Rank) -> None:
@@ -69,7 +63,7 @@ class RankWatch:
     def look(self, now: float, mono: float) -> bool:
         """Look at all; whether one has ended since the last look."""
         ended = False
-        for job in self._ranks.all():
+        for job in self.ranks.all():
             if job.running:
                 with self.apart(job):
                     ended |= self._look_at(job, now, mono)
@@ -80,7 +74,7 @@ class RankWatch:
         ended = self._notice_end(job, mono) or self._notice_misplaced(job, now)
         if job.running and job.kill_at is not None and mono >= job.kill_at:
             job.signal(signal.SIGKILL)
-        job.measure(mono, self._device.process_memory_mib, self._device.quick_memory_mib)
+        job.measure(mono, self.device.process_memory_mib, self.device.quick_memory_mib)
         job.note_peak(mono)
         return ended
 
@@ -99,12 +93,12 @@ class RankWatch:
         Take the new iterations of all trainings; called every :data:`READ_S`. Apart from :meth:`look`: a heartbeat must wait
         for nothing that a training sends.
         """
-        for job in self._ranks.all():
+        for job in self.ranks.all():
             if job.running:
                 with self.apart(job):
                     steps = job.fetch()
-                    with self._ranks.lock:
-                        job.take(steps, time.time(), self._activity)
+                    with self.ranks.lock:
+                        job.take(steps, time.time(), self.activity)
             else:
                 job.refuse_steps()
 
@@ -119,7 +113,7 @@ class RankWatch:
             return True
         # In this order: a shim writes before it ends.
         writing = record.shim_alive()
-        code = self._records.exit_code(record)
+        code = self.records.exit_code(record)
         if code is None and writing:
             job.gone_at = job.gone_at if job.gone_at is not None else mono
             if mono - job.gone_at < _SHIM_S:
@@ -130,25 +124,25 @@ class RankWatch:
 
     def meet(self, now: float) -> None:
         """Tell each training which others are here."""
-        running = [job for job in self._ranks.all() if job.counts]
+        running = [job for job in self.ranks.all() if job.counts]
         for job in running:
             with self.apart(job):
                 if job.meet(now, [other for other in running if other.record.id != job.record.id]):
-                    self._records.write(job.record)
+                    self.records.write(job.record)
 
     def _notice_misplaced(self, job: Rank, now: float) -> bool:
         """Whether an attached process is let go of now, because it does not compute on the GPU."""
         record = job.record
         if not job.running or not record.attached or record.tracked or record.placed:
             return False
-        computing = self._device.computing()
+        computing = self.device.computing()
         if computing is None:
             return False
         if not computing.keys().isdisjoint(record.processes()):
             record.placed = True
-            self._records.write(record)
+            self.records.write(record)
         elif now - record.attached_at > PLACED_S:
-            record.reason = f"process {record.pid} did not compute on {self._gpu} within {PLACED_S:g} s"
+            record.reason = f"process {record.pid} did not compute on {self.gpu} within {PLACED_S:g} s"
             log.warning("job let go", job=record.key, reason=record.reason)
             self.close(job, JobState.ENDED, None)
             return True
@@ -157,6 +151,6 @@ class RankWatch:
     def close(self, job: Rank, state: JobState, code: int | None) -> None:
         """It is over."""
         job.close(state, code)
-        self._records.write(job.record)
+        self.records.write(job.record)
         job.reap()
-        self._checkpoints.look_soon()
+        self.checkpoints.look_soon()

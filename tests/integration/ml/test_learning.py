@@ -574,7 +574,7 @@ def test_drift_falls_back_to_the_conservative_rule(
     door: Learning, engine: Engine, store: Store, known: Profiles, tables: Tables
 ) -> None:
     then = time.time() - 3600
-    Learning(engine, tables, data=door._data, clock=lambda: then).retrain()
+    Learning(engine, tables, data=door.data, clock=lambda: then).retrain()
     slow = 1.2 * alone_s(BERT) * (1 + cell(current(tables), "function_upper")) * 1.5
     history(engine, store, [0.01] * 40 + [slow] * 160, at=then + 120)
 

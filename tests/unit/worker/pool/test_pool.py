@@ -361,7 +361,7 @@ def test_then_from_running_ones() -> None:
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_standby_runner_counts_and_can_be_switched_off(wanted: bool) -> None:
     stage = Training()
-    stage.pool._standby._wanted = wanted
+    stage.pool._standby.wanted = wanted
     stage.run("a", keep_alive_s=5.0)
     stage.pool.start()
     try:
