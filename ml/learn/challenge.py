@@ -7,12 +7,10 @@ The rules by which a challenger wins: the module docstring of ``ml/learn/learnin
 import io
 import json
 import math
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
@@ -21,7 +19,7 @@ import numpy as np
 from ml.learn.dataset import Rows, groups, hold_back, newest, observations, points, samples_of
 from ml.learn.live import PlaceKey
 from ml.predict.multiway import Observation, Pairs, Side, learn, mean_error, published, weights_of
-from ml.predict.pairwise import OURS, FittedPredictor, load, save
+from ml.predict.pairwise import ARRAYS, MANIFEST, OURS, FittedPredictor, dump, load
 from ml.predict.samples import DIRECTIONS, Direction, Floats
 from ml.predict.table import pair_wise, place_table
 from ml.rows import Profile, Workload
@@ -372,17 +370,13 @@ def pack(predictors: Predictors) -> bytes:
     """A zip file with one folder for each device, sharing mode and direction, and an index."""
     blob = io.BytesIO()
     index: list[dict[str, str]] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="smore-") as name,
-        zipfile.ZipFile(blob, "w", zipfile.ZIP_DEFLATED) as archive,
-    ):
+    with zipfile.ZipFile(blob, "w", zipfile.ZIP_DEFLATED) as archive:
         for (device, mode), of_place in predictors.items():
             for direction, predictor in of_place.items():
-                folder = Path(name, str(len(index)))
-                save(predictor, folder)
-                index.append({"device": device, "sharing_mode": mode, "direction": direction, "folder": folder.name})
-                for path in sorted(folder.rglob("*")):
-                    archive.write(path, path.relative_to(name))
+                folder = str(len(index))
+                index.append({"device": device, "sharing_mode": mode, "direction": direction, "folder": folder})
+                for name, content in dump(predictor).items():
+                    archive.writestr(f"{folder}/{name}", content)
         archive.writestr(_INDEX, json.dumps({"format": ARTIFACT_FORMAT, "predictors": index}))
     return blob.getvalue()
 
@@ -393,28 +387,24 @@ def unpack(blob: bytes) -> Predictors:
     damaged predictor.
     """
     predictors: dict[PlaceKey, dict[Direction, FittedPredictor]] = {}
-    with tempfile.TemporaryDirectory(prefix="smore-") as name:
-        try:
-            with zipfile.ZipFile(io.BytesIO(blob)) as archive:
-                archive.extractall(name)  # extractall never writes outside the folder
-            index = json.loads(Path(name, _INDEX).read_text())
+    try:
+        with zipfile.ZipFile(io.BytesIO(blob)) as archive:
+            index = json.loads(archive.read(_INDEX))
             if index["format"] != ARTIFACT_FORMAT:
                 raise Unusable(f"the artifact has format {index['format']!r}, {ARTIFACT_FORMAT} is expected")
-            entries = [
-                (entry["device"], entry["sharing_mode"], entry["direction"], str(entry["folder"]))
-                for entry in index["predictors"]
-            ]
-        except (
-            zipfile.BadZipFile,
-            zipfile.LargeZipFile,
-            zlib.error,
-            EOFError,
-            OSError,
-            KeyError,
-            TypeError,
-            json.JSONDecodeError,
-        ) as error:
-            raise Unusable(f"the artifact is damaged: {error}") from error
-        for device, mode, direction, folder in entries:
-            predictors.setdefault((device, mode), {})[direction] = load(Path(name, folder))
+            for entry in index["predictors"]:
+                files = {name: archive.read(f"{entry['folder']}/{name}") for name in (ARRAYS, MANIFEST)}
+                of_place = predictors.setdefault((entry["device"], entry["sharing_mode"]), {})
+                of_place[entry["direction"]] = load(files)
+    except (
+        zipfile.BadZipFile,
+        zipfile.LargeZipFile,
+        zlib.error,
+        EOFError,
+        OSError,
+        KeyError,
+        TypeError,
+        json.JSONDecodeError,
+    ) as error:
+        raise Unusable(f"the artifact is damaged: {error}") from error
     return predictors

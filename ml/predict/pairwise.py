@@ -31,7 +31,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -345,15 +344,9 @@ MANIFEST: Final = "manifest.json"
 ARRAYS: Final = "arrays.npz"
 
 
-def save(predictor: FittedPredictor, folder: Path) -> None:
-    """
-    Write ``arrays.npz`` and ``manifest.json`` into ``folder``, which is made if it is absent.
-
-    The manifest is written last, by renaming. A reader sees the old predictor or the new one, or detects by the digest
-    that the arrays do not belong to the manifest. Predictors of the recipe ours alone are stored.
-    """
+def dump(predictor: FittedPredictor) -> dict[str, bytes]:
+    """The files ``arrays.npz`` and ``manifest.json``, which names the digest of the other, of a predictor of ours."""
     assert isinstance(predictor.model, Ours)
-    folder.mkdir(parents=True, exist_ok=True)
     scores = {f"scores.{side}": values for side, values in predictor.scores.items()}
     buffer = io.BytesIO()
     np.savez_compressed(
@@ -372,31 +365,28 @@ def save(predictor: FittedPredictor, folder: Path) -> None:
         "aggressors": sorted(predictor.aggressors),
         "sha256": hashlib.sha256(buffer.getvalue()).hexdigest(),
     }
-    for name, content in ((ARRAYS, buffer.getvalue()), (MANIFEST, json.dumps(manifest, indent=1).encode())):
-        draft = folder / f"{name}.new"
-        draft.write_bytes(content)
-        draft.replace(folder / name)
+    return {ARRAYS: buffer.getvalue(), MANIFEST: json.dumps(manifest, indent=1).encode()}
 
 
-def load(folder: Path) -> FittedPredictor:
+def load(files: Mapping[str, bytes]) -> FittedPredictor:
     """
-    The predictor that :func:`save` wrote. Raises BadArtifact if it is damaged, of another version, of an unknown
-    recipe, or made for other features; OSError if there is none.
+    The predictor of these files by :func:`dump`. Raises BadArtifact if they are damaged, of another version, of an
+    unknown recipe, or made for other features.
     """
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = json.loads(files[MANIFEST])
         if manifest["version"] != VERSION:
-            raise BadArtifact(f"{folder.name}: version {manifest['version']!r}, {VERSION} is expected")
+            raise BadArtifact(f"version {manifest['version']!r}, {VERSION} is expected")
         if manifest["recipe"] != OURS.name:
-            raise BadArtifact(f"{folder.name}: unknown recipe {manifest['recipe']!r}")
+            raise BadArtifact(f"unknown recipe {manifest['recipe']!r}")
         if tuple(manifest["features"]) != COLUMNS:
             differ = sorted(set(manifest["features"]) ^ set(COLUMNS)) or ["their order"]
-            raise BadArtifact(f"{folder.name}: made for other features ({', '.join(differ[:4])})")
+            raise BadArtifact(f"made for other features ({', '.join(differ[:4])})")
         if manifest["direction"] not in DIRECTIONS:
-            raise BadArtifact(f"{folder.name}: unknown direction {manifest['direction']!r}")
-        content = (folder / ARRAYS).read_bytes()
+            raise BadArtifact(f"unknown direction {manifest['direction']!r}")
+        content = files[ARRAYS]
         if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
-            raise BadArtifact(f"{folder.name}: {ARRAYS} is damaged or belongs to another manifest")
+            raise BadArtifact(f"{ARRAYS} is damaged or belongs to another manifest")
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         return FittedPredictor(
@@ -413,4 +403,4 @@ def load(folder: Path) -> FittedPredictor:
     except BadArtifact:
         raise
     except (LookupError, TypeError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise BadArtifact(f"{folder.name}: not a stored predictor: {error}") from error
+        raise BadArtifact(f"not a stored predictor: {error}") from error

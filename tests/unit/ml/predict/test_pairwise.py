@@ -8,7 +8,6 @@ import math
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,9 +26,9 @@ from ml.predict.pairwise import (
     FittedPredictor,
     Ours,
     columns,
+    dump,
     load,
     log_target,
-    save,
     shared,
     sharing,
 )
@@ -642,9 +641,9 @@ def test_a_seed_decides(known: Samples, fresh: Samples, fitted: FittedPredictor)
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_stored_predictor_is_the_same_again(fresh: Samples, fitted: FittedPredictor, tmp_path: Path) -> None:
-    save(fitted, tmp_path / "new" / "folder")
-    again = load(tmp_path / "new" / "folder")
+def test_a_stored_predictor_is_the_same_again(fresh: Samples, fitted: FittedPredictor) -> None:
+    files = dump(fitted)
+    again = load(files)
 
     assert np.array_equal(again.predict(fresh), fitted.predict(fresh))
     for coverage in (0.5, 0.9):
@@ -652,44 +651,42 @@ def test_a_stored_predictor_is_the_same_again(fresh: Samples, fitted: FittedPred
     for part in ("recipe", "direction", "victims", "aggressors", "place"):
         assert getattr(again, part) == getattr(fitted, part)
     assert type(again.model) is type(fitted.model)
-    assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == [ARRAYS, MANIFEST]
+    assert sorted(files) == [ARRAYS, MANIFEST]
 
 
-def test_no_place_and_no_bounds_are_kept_as_such(known: Samples, tmp_path: Path) -> None:
-    save(OURS.fit(known, 0, bounds=False), tmp_path)
-    again = load(tmp_path)
+def test_no_place_and_no_bounds_are_kept_as_such(known: Samples) -> None:
+    again = load(dump(OURS.fit(known, 0, bounds=False)))
     assert (again.recipe, again.place, again.scores) == ("ours", None, {})
 
 
-def test_where_nothing_is_stored(tmp_path: Path, small: FittedPredictor) -> None:
-    with pytest.raises(OSError, match=MANIFEST):
-        load(tmp_path)
-    save(small, tmp_path)
-    (tmp_path / ARRAYS).unlink()
-    with pytest.raises(OSError, match=ARRAYS):
-        load(tmp_path)
+def test_where_nothing_is_stored(small: FittedPredictor) -> None:
+    with pytest.raises(BadArtifact, match=MANIFEST):
+        load({})
+    with pytest.raises(BadArtifact, match=ARRAYS):
+        load({MANIFEST: dump(small)[MANIFEST]})
 
 
-def test_a_save_that_was_cut_short_is_noticed(known: Samples, small: FittedPredictor, tmp_path: Path) -> None:
-    """New arrays beside the old manifest."""
-    save(small, tmp_path / "old")
-    save(OURS.fit(known.take(np.arange(8)), 0), tmp_path / "new")
-    (tmp_path / "old" / ARRAYS).write_bytes((tmp_path / "new" / ARRAYS).read_bytes())
+def test_arrays_of_another_predictor_are_noticed(known: Samples, small: FittedPredictor) -> None:
+    others = dump(OURS.fit(known.take(np.arange(8)), 0))
 
     with pytest.raises(BadArtifact, match="damaged or belongs to another manifest"):
-        load(tmp_path / "old")
+        load(dump(small) | {ARRAYS: others[ARRAYS]})
 
 
-def tell(folder: Path, **changes: object) -> None:
+Files = dict[str, bytes]
+
+
+def tell(files: Files, **changes: object) -> None:
     """Change entries of the manifest; None takes one away."""
-    manifest = json.loads((folder / MANIFEST).read_text()) | changes
-    (folder / MANIFEST).write_text(json.dumps({name: value for name, value in manifest.items() if value is not None}))
+    manifest = json.loads(files[MANIFEST]) | changes
+    told = {name: value for name, value in manifest.items() if value is not None}
+    files[MANIFEST] = json.dumps(told).encode()
 
 
-def arrays_of(folder: Path, content: bytes) -> None:
+def arrays_of(files: Files, content: bytes) -> None:
     """Other arrays, with a manifest that vouches for them."""
-    (folder / ARRAYS).write_bytes(content)
-    tell(folder, sha256=hashlib.sha256(content).hexdigest())
+    files[ARRAYS] = content
+    tell(files, sha256=hashlib.sha256(content).hexdigest())
 
 
 def packed(**arrays: Any) -> bytes:
@@ -702,17 +699,13 @@ def flipped(content: bytes, position: int) -> bytes:
     return content[:position] + bytes([content[position] ^ 0xFF]) + content[position + 1 :]
 
 
-def raw(folder: Path) -> bytes:
-    return (folder / ARRAYS).read_bytes()
-
-
-DAMAGE: Mapping[str, tuple[Callable[[Path], object], str]] = {
-    "cut arrays": (lambda at: (at / ARRAYS).write_bytes(raw(at)[:-30]), "damaged or belongs"),
-    "empty arrays": (lambda at: (at / ARRAYS).write_bytes(b""), "damaged or belongs"),
-    "a flipped byte": (lambda at: (at / ARRAYS).write_bytes(flipped(raw(at), 100)), "damaged or belongs"),
+DAMAGE: Mapping[str, tuple[Callable[[Files], object], str]] = {
+    "cut arrays": (lambda at: at.update({ARRAYS: at[ARRAYS][:-30]}), "damaged or belongs"),
+    "empty arrays": (lambda at: at.update({ARRAYS: b""}), "damaged or belongs"),
+    "a flipped byte": (lambda at: at.update({ARRAYS: flipped(at[ARRAYS], 100)}), "damaged or belongs"),
     "another digest": (lambda at: tell(at, sha256="0" * 64), "damaged or belongs"),
     "no digest": (lambda at: tell(at, sha256=None), "sha256"),
-    "vouched, but cut": (lambda at: arrays_of(at, raw(at)[:-30]), "not a stored predictor"),
+    "vouched, but cut": (lambda at: arrays_of(at, at[ARRAYS][:-30]), "not a stored predictor"),
     "vouched, but empty": (lambda at: arrays_of(at, b""), "not a stored predictor"),
     "vouched, but no archive": (lambda at: arrays_of(at, b"weights"), "not a stored predictor"),
     "vouched, but a single array": (
@@ -731,10 +724,10 @@ DAMAGE: Mapping[str, tuple[Callable[[Path], object], str]] = {
     "a place that is none": (lambda at: tell(at, place=[]), "not a stored predictor"),
     "half a place": (lambda at: tell(at, place=["X"]), "not a stored predictor"),
     "victims that are none": (lambda at: tell(at, victims=3), "not a stored predictor"),
-    "no JSON": (lambda at: (at / MANIFEST).write_text('{"version": 1,'), "not a stored predictor"),
-    "no text": (lambda at: (at / MANIFEST).write_bytes(b"\xff\xfe\x00"), "not a stored predictor"),
-    "an empty manifest": (lambda at: (at / MANIFEST).write_text(""), "not a stored predictor"),
-    "a manifest that is a list": (lambda at: (at / MANIFEST).write_text("[1]"), "not a stored predictor"),
+    "no JSON": (lambda at: at.update({MANIFEST: b'{"version": 1,'}), "not a stored predictor"),
+    "no text": (lambda at: at.update({MANIFEST: b"\xff\xfe\x00"}), "not a stored predictor"),
+    "an empty manifest": (lambda at: at.update({MANIFEST: b""}), "not a stored predictor"),
+    "a manifest that is a list": (lambda at: at.update({MANIFEST: b"[1]"}), "not a stored predictor"),
 }
 
 
@@ -748,27 +741,27 @@ def unpickled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_noticed(damage: str, small: FittedPredictor, tmp_path: Path, unpickled: list[str]) -> None:
-    save(small, tmp_path)
-    assert load(tmp_path).recipe == "ours"
+def test_damage_is_noticed(damage: str, small: FittedPredictor, unpickled: list[str]) -> None:
+    files = dump(small)
+    assert load(files).recipe == "ours"
     change, why = DAMAGE[damage]
-    change(tmp_path)
+    change(files)
 
     with pytest.raises(BadArtifact, match=why):
-        load(tmp_path)
+        load(files)
     assert unpickled == []
 
 
-def test_every_flipped_byte_of_vouched_arrays_is_noticed_or_harmless(small: FittedPredictor, tmp_path: Path) -> None:
+def test_every_flipped_byte_of_vouched_arrays_is_noticed_or_harmless(small: FittedPredictor) -> None:
     """
     Whatever a byte breaks, in the archive's structure or in a compressed array, nothing but BadArtifact comes out.
     """
-    save(small, tmp_path)
-    whole, noticed = raw(tmp_path), 0
+    files = dump(small)
+    whole, noticed = files[ARRAYS], 0
     for position in range(0, len(whole), 7):
-        arrays_of(tmp_path, flipped(whole, position))
+        arrays_of(files, flipped(whole, position))
         try:
-            load(tmp_path)
+            load(files)
         except BadArtifact:
             noticed += 1
 
@@ -781,33 +774,31 @@ class Bomb:
 
 
 @pytest.mark.parametrize("name", ["model.weights", "scores.none", "something else"])
-def test_no_code_of_a_file_is_run(name: str, small: FittedPredictor, tmp_path: Path, unpickled: list[str]) -> None:
-    save(small, tmp_path)
-    with np.load(tmp_path / ARRAYS, allow_pickle=False) as stored:
+def test_no_code_of_a_file_is_run(name: str, small: FittedPredictor, unpickled: list[str]) -> None:
+    files = dump(small)
+    with np.load(io.BytesIO(files[ARRAYS]), allow_pickle=False) as stored:
         arrays = {key: stored[key] for key in stored.files}
-    arrays_of(tmp_path, packed(**arrays | {name: np.array([Bomb()], object)}))
+    arrays_of(files, packed(**arrays | {name: np.array([Bomb()], object)}))
 
     with pytest.raises(BadArtifact, match="allow_pickle"):
-        load(tmp_path)
+        load(files)
     assert unpickled == []
 
 
-def test_a_pickle_in_place_of_the_arrays_is_not_opened(
-    small: FittedPredictor, tmp_path: Path, unpickled: list[str]
-) -> None:
-    save(small, tmp_path)
-    arrays_of(tmp_path, pickle.dumps(Bomb()))
+def test_a_pickle_in_place_of_the_arrays_is_not_opened(small: FittedPredictor, unpickled: list[str]) -> None:
+    files = dump(small)
+    arrays_of(files, pickle.dumps(Bomb()))
 
     with pytest.raises(BadArtifact, match="not a stored predictor"):
-        load(tmp_path)
+        load(files)
     assert unpickled == []
 
 
-def test_what_is_stored_are_arrays_of_numbers(small: FittedPredictor, tmp_path: Path) -> None:
-    save(small, tmp_path)
-    with np.load(tmp_path / ARRAYS, allow_pickle=False) as stored:
+def test_what_is_stored_are_arrays_of_numbers(small: FittedPredictor) -> None:
+    files = dump(small)
+    with np.load(io.BytesIO(files[ARRAYS]), allow_pickle=False) as stored:
         kinds = {name: stored[name].dtype.kind for name in stored.files}
 
     assert set(kinds.values()) == {"f"}
     assert {name.partition(".")[0] for name in kinds} == {"model", "scores"}
-    assert isinstance(load(tmp_path).model, Ours)
+    assert isinstance(load(files).model, Ours)
