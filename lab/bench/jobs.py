@@ -46,7 +46,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from lab.bench.ports import free_port
 from lab.bench.report import emit, end_on_sigterm, progress, rounded
 from lab.bench.servers import pid_of
-from scheduler.jobs.recording import replay
+from lab.bench.told_again import replay
 from smore.domain.job import OVER, JobState, Outcome
 from smore.local import asking, machine
 from smore.messages.reports import JobReport

@@ -1,24 +1,21 @@
 """
-A record of what the rule for trainings was told, so that it can be told again: one JSON line for each call.
+A record of what the rule for trainings was told, so that it can be told again (lab/bench/told_again.py): one JSON line for
+each call.
 
 A line ``{"began": setting, "knobs": {...}}`` begins the part of a leader. A call is ``{"now": …, "events": [[kind,
 fields], …], "starts": [[job, attempt, [GPU instances]], …]}``. At :data:`MOST_BYTES` nothing more is written.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import msgspec
 
-from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.decisions import Decision, Start
 from scheduler.policy.jobs.events import Event
-from scheduler.policy.jobs.knobs import job_setting
 
 MOST_BYTES: Final = 256 << 20
-
-_KINDS: Final[Mapping[str, type]] = {kind.__name__: kind for kind in get_args(Event)}
 
 Starts = list[tuple[str, int, tuple[str, ...]]]
 
@@ -48,19 +45,3 @@ class Recording:
 
 def starts_of(decisions: Sequence[Decision]) -> Starts:
     return [(start.id, start.attempt, tuple(start.gpus)) for start in decisions if isinstance(start, Start)]
-
-
-def replay(path: Path) -> Iterator[tuple[Starts, Starts]]:
-    """What was placed in each call, and what the rule places when it is told the same again."""
-    policy = JobPolicy()
-    for line in path.read_bytes().splitlines():
-        try:
-            entry = msgspec.json.decode(line)
-        except msgspec.DecodeError:
-            continue
-        if "began" in entry:
-            policy = JobPolicy(job_setting(entry["began"], **entry["knobs"]))
-            continue
-        events: list[Event] = [msgspec.convert(fields, _KINDS[kind]) for kind, fields in entry["events"]]
-        decisions = policy.decide(entry["now"], events).decisions
-        yield msgspec.convert(entry["starts"], Starts), starts_of(decisions)

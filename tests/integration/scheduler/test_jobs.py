@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from api.trainings import views
+from lab.bench.told_again import replay
 from scheduler.jobs.decider import Decider
 from scheduler.jobs.lead import WentWrong
-from scheduler.jobs.recording import replay
 from scheduler.policy.jobs.knobs import SETTINGS
 from scheduler.policy.jobs.own_rule import OwnJobRule
 from smore.cli import job_words

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from scheduler.jobs.recording import Recording, replay
+from lab.bench.told_again import replay
+from scheduler.jobs.recording import Recording
 from scheduler.policy.jobs.core import JobPolicy
 from scheduler.policy.jobs.events import Event, GpuSeen, JobSubmitted
 from scheduler.policy.jobs.spec import JobSpec
