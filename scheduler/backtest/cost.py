@@ -46,18 +46,13 @@ def priced(name: str, work: Workload, price_gb_s: float, ahead: tuple[Floats, Fl
     return replace(alone, base=base, told=told)
 
 
-def plain(work: Workload, setup: Setup, seed: int, from_minute: int, only: Bools | None) -> Floats:
-    """A :data:`Replay` that keeps nothing."""
-    return score(work, setup, seed, from_minute, only=only)
-
-
 class Backtest:
     """
     ``begin``: the first minute of ``work`` that is judged; what lies before is lived through. Arrivals are those of
     seed 0.
     """
 
-    def __init__(self, work: Workload, begin: int, price_gb_s: float, replay: Replay = plain) -> None:
+    def __init__(self, work: Workload, begin: int, price_gb_s: float, replay: Replay = score) -> None:
         self._work, self._begin, self._price_gb_s, self._replay = work, begin, price_gb_s, replay
 
     def __call__(self, ahead: tuple[Floats, Floats] | None, only: Bools) -> Floats:

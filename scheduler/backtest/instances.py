@@ -88,21 +88,8 @@ class Workload:
             moments = self.drawn[seed, row] = arrivals(self.counts[row], seed, row)
         return moments
 
-    def cut(self, minutes: int) -> "Workload":
-        """Its first ``minutes``."""
-        return Workload(
-            name=self.name,
-            names=self.names,
-            counts=self.counts[:, :minutes],
-            run_s=self.run_s,
-            memory_gb=self.memory_gb,
-            load_s=self.load_s,
-        )
 
-
-def score(
-    work: Workload, setup: Setup, seed: int, from_minute: int, *, only: NDArray[np.bool_] | None = None
-) -> Floats:
+def score(work: Workload, setup: Setup, seed: int, from_minute: int, only: NDArray[np.bool_] | None = None) -> Floats:
     """
     [F, FIELDS] of all functions (``only``: of those) from that minute to the end; what lies before is lived through,
     not scored.

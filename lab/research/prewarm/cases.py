@@ -106,7 +106,8 @@ def evaluate(
     length = work.counts.shape[1]
     train = int(TRAIN * length)
     replays = Replays(None if kept is None else kept / "replays")
-    training = TrainingPart(work=work.cut(train), begin=int(TRAIN * train), replays=replays)
+    cut = replace(work, counts=work.counts[:, :train], drawn={})
+    training = TrainingPart(work=cut, begin=int(TRAIN * train), replays=replays)
     parts = classes(work.counts[:, :train])
     ahead = forecasts(work, preset.neural, None if kept is None else kept / "forecasts", say)
     scores: dict[str, Scored] = {}
