@@ -13,7 +13,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -73,6 +74,7 @@ def setup(
     )
 
 
+@dataclass(eq=False, kw_only=True)
 class Zygote:
     """
     The zygote of one worker, asked for anew when it has died (then its runners have died with it). Safe from any thread;
@@ -84,38 +86,27 @@ class Zygote:
     what runners print; without one it goes where the worker's own output goes.
     """
 
-    def __init__(
-        self,
-        *,
-        nursery: Path,
-        setup: frames.Setup,
-        record: Path,
-        bounds: Bounds | None = None,
-        exited: Callable[[Runner], None] = lambda _: None,
-        started: Callable[[int], None] = lambda _: None,
-        reader: OutputReader | None = None,
-    ) -> None:
-        self._nursery = nursery
-        self._setup = setup
-        self._reader = reader
-        self._bounds = bounds
-        self._record = record
-        self._exited = exited
-        self._started = started
-        self._tokens = itertools.count()
-        #: Notified when there is a zygote, and when there will be none.
-        self._state = threading.Condition()
-        self._pending: dict[int, _Pending] = {}
-        self._sockets: dict[int, socket.socket] = {}
-        self._runners: dict[int, Runner] = {}
-        #: Control groups of ended runners in which a process has still to end.
-        self._lingering: list[RunnerGroup] = []
-        self._pid: int | None = None
-        #: Connections: to the zygote that is ready, and to the one that was asked for.
-        self._control: socket.socket | None = None
-        self._asked: socket.socket | None = None
-        self._listener: threading.Thread | None = None
-        self._closed = threading.Event()
+    nursery: Path
+    setup: frames.Setup
+    record: Path
+    bounds: Bounds | None = None
+    exited: Callable[[Runner], None] = lambda _: None
+    started: Callable[[int], None] = lambda _: None
+    reader: OutputReader | None = None
+    _tokens: Iterator[int] = field(default_factory=itertools.count, init=False)
+    #: Notified when there is a zygote, and when there will be none.
+    _state: threading.Condition = field(default_factory=threading.Condition, init=False)
+    _pending: dict[int, _Pending] = field(default_factory=dict, init=False)
+    _sockets: dict[int, socket.socket] = field(default_factory=dict, init=False)
+    _runners: dict[int, Runner] = field(default_factory=dict, init=False)
+    #: Control groups of ended runners in which a process has still to end.
+    _lingering: list[RunnerGroup] = field(default_factory=list, init=False)
+    _pid: int | None = field(default=None, init=False)
+    #: Connections: to the zygote that is ready, and to the one that was asked for.
+    _control: socket.socket | None = field(default=None, init=False)
+    _asked: socket.socket | None = field(default=None, init=False)
+    _listener: threading.Thread | None = field(default=None, init=False)
+    _closed: threading.Event = field(default_factory=threading.Event, init=False)
 
     @property
     def pid(self) -> int | None:
@@ -139,7 +130,7 @@ class Zygote:
             except OSError as error:
                 # The nursery is being started, and this is tried again until it is there.
                 if not logged:
-                    log.warning("no zygote yet", nursery=str(self._nursery), error=str(error))
+                    log.warning("no zygote yet", nursery=str(self.nursery), error=str(error))
                 logged = True
             except Exception:
                 # Without this thread the worker would never have a zygote again.
@@ -151,11 +142,11 @@ class Zygote:
         control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         passed: list[int] = []
         try:
-            passed.append(os.open(self._nursery.parent, os.O_RDONLY | os.O_DIRECTORY))
+            passed.append(os.open(self.nursery.parent, os.O_RDONLY | os.O_DIRECTORY))
             passed.append(os.pidfd_open(os.getpid()))
             # A zygote does not wait long for its setup.
-            control.connect(os.fspath(self._nursery))
-            socket.send_fds(control, [frames.encode(self._setup)], [*passed, 1, 2])
+            control.connect(os.fspath(self.nursery))
+            socket.send_fds(control, [frames.encode(self.setup)], [*passed, 1, 2])
         except BaseException:
             control.close()
             raise
@@ -196,7 +187,7 @@ class Zygote:
 
     def _ask_for_runner(self, control: socket.socket) -> Runner | None:
         """None where this zygote has ended before it answered. Raises NoRunner, OSError."""
-        output, written = self._reader.open() if self._reader is not None else (None, ())
+        output, written = self.reader.open() if self.reader is not None else (None, ())
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
@@ -262,8 +253,8 @@ class Zygote:
                 match frames.decode_from_zygote(data):
                     case frames.Ready() as ready:
                         pid = ready.pid
-                        write_session(self._record, pid)
-                        self._started(pid)
+                        write_session(self.record, pid)
+                        self.started(pid)
                         log.info(
                             "zygote ready",
                             pid=pid,
@@ -278,7 +269,7 @@ class Zygote:
                         if pending is not None and sock is not None:
                             with self._state:
                                 self._runners[forked.pid] = Runner(
-                                    forked.pid, sock, self._signal, self._bounds, pending.output
+                                    forked.pid, sock, self._signal, self.bounds, pending.output
                                 )
                             pending.pid = forked.pid
                             pending.done.set()
@@ -297,7 +288,7 @@ class Zygote:
     def _bury(self) -> None:
         """The zygote is gone: so are its runners."""
         # Processes that user code has started outlive a zygote that was killed.
-        end_survivors(self._record)
+        end_survivors(self.record)
         with self._state:
             self._pid = self._control = self._asked = None
             left = list(self._runners)
@@ -313,7 +304,7 @@ class Zygote:
             group = runner.gone(status)
             groups = [*self._lingering, group] if group is not None else self._lingering
             self._lingering = [lingering for lingering in groups if not lingering.remove()]
-            self._exited(runner)
+            self.exited(runner)
 
     def close(self) -> None:
         """End the zygote and all runners."""
