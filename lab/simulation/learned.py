@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from lab.simulation.recipes import RECIPES
 from ml.predict.samples import SOLO, Direction, Samples
 from scheduler.policy.degradation import weight_arrays
-from smore.domain.degradation import K_MAX, Neighbour, UpdateRule, Weights, of_function, of_training
+from smore.domain.degradation import K_MAX, Neighbour, Weights, of_function, of_training
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_RULE: Final = UpdateRule()
 #: The bound of a measured cell, in deviations: 90 %.
 _Z90: Final = 1.2816
 
@@ -174,12 +173,12 @@ def weights(
         members = [(measured.functions.names[column][0], column) for column in seen.functions]
         own = by_size[len(members)]
         beside = [Neighbour(model, float(of_trainings[i, column])) for model, column in members]
-        own.learn(of_training(victim, beside), seen.training_lost, _RULE)
+        own.learn(of_training(victim, beside), seen.training_lost)
         # One of the functions is looked at; all alike it would be the same set several times.
         j = seen.looked_at
         model, column = members[j]
         others = [Neighbour(name, float(among[column, other])) for name, other in members[:j] + members[j + 1 :]]
         training = Neighbour(victim, float(of_functions[i, column]))
-        own.learn(of_function(model, [training], others), seen.function_lost, _RULE)
+        own.learn(of_function(model, [training], others), seen.function_lost)
     learned = Weights({key: value for each in by_size.values() for key, value in each.learned.items()})
     return weight_arrays(learned, models)

@@ -2,8 +2,7 @@
 Weights of Eq. 3 and 4 (``smore/domain/degradation.py``) learned from observations, and what they are worth on sets of
 workloads that they have not seen (section IV-C).
 
-The paper adds "the error times a coefficient" to the weights; :data:`smore.domain.degradation.Update` lists the readings
-of that sentence (assumption A10).
+The paper adds "the error times a coefficient" to the weights (assumption A10).
 """
 
 import math
@@ -19,7 +18,6 @@ from smore.domain.degradation import (
     LOWEST,
     Kind,
     Neighbour,
-    UpdateRule,
     WeightedSum,
     Weights,
     of_function,
@@ -93,16 +91,13 @@ class Observation:
         return tuple(sorted((self.victim, *self.beside)))
 
 
-def learn(
-    observations: Iterable[Observation], pairs: Pairs, *, rule: UpdateRule | None = None, epochs: int = 30
-) -> Weights:
+def learn(observations: Iterable[Observation], pairs: Pairs, *, epochs: int = 30) -> Weights:
     """
     Weights learned from observations in ``epochs`` passes in the order of measurement, so that the newest count most.
 
     Raises BadRow for an observed degradation that is not finite or a pair-wise one that is negative or not finite, and
     whatever ``pairs`` raises.
     """
-    rule = rule or UpdateRule()
     in_order = sorted(observations, key=lambda observation: observation.at)
     for observation in in_order:
         if not math.isfinite(observation.actual):
@@ -111,7 +106,7 @@ def learn(
     weights = Weights()
     for _ in range(epochs):
         for predicted, actual in cases:
-            weights.learn(predicted, actual, rule)
+            weights.learn(predicted, actual)
     return weights
 
 

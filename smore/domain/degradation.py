@@ -19,9 +19,7 @@ a decision has microseconds; ``tests/unit/scheduler/policy/test_degradation.py``
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, Literal, TypeAlias, TypeVar, get_args
-
-from smore.domain.quote import quoted
+from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 #: Whose weight it is: of a training (gamma), of a function beside a training (alpha), of a function beside another (beta).
 Kind: TypeAlias = Literal["training", "function", "functions"]
@@ -31,9 +29,11 @@ K_MAX: Final = 8
 #: Bounds of a weight (assumption A10).
 LOWEST, HIGHEST = 0.0, 10.0
 
-#: With the error e, the pair-wise degradation x of a weight and the coefficient eta, a weight grows by: ``nlms`` eta e
-#: x / (eps + sum x^2) over all weights of the sum; ``literal`` eta e; ``grad`` eta e x; ``off`` nothing.
-Update: TypeAlias = Literal["nlms", "literal", "grad", "off"]
+#: With the error e and the pair-wise degradation x of a weight, it grows by ETA e x / (EPS + sum x^2) over all weights of
+#: the sum (assumption A10). EPS protects neighbours that cost next to nothing: a term with x^2 far below it hardly changes
+#: its weight.
+ETA: Final = 0.1
+EPS: Final = 1e-3
 
 #: A model: its name, or its number in a table.
 M = TypeVar("M", str, int)
@@ -90,26 +90,6 @@ def _add(terms: dict[tuple[Kind, M, M], float], key: tuple[Kind, M, M], neighbou
     terms[key] = terms.get(key, 0.0) + neighbour.degradation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRule:
-    """
-    How weights learn. ``eps`` protects neighbours that cost next to nothing: a term with x^2 far below ``eps`` hardly
-    changes its weight.
-    """
-
-    update: Update = "nlms"
-    eta: float = 0.1
-    eps: float = 1e-3
-
-    def __post_init__(self) -> None:
-        if self.update not in get_args(Update):
-            raise ValueError(f"update is {quoted(self.update)}, expected one of {', '.join(get_args(Update))}")
-        if not 0 < self.eta < 2:
-            raise ValueError(f"eta is {self.eta}: the normalised update is stable only between 0 and 2")
-        if not self.eps > 0:
-            raise ValueError(f"eps is {self.eps}, expected more than 0")
-
-
 @dataclass(slots=True)
 class Weights:
     """
@@ -126,7 +106,7 @@ class Weights:
                 return weight
         return 1.0
 
-    def learn(self, predicted: WeightedSum[str], actual: float, rule: UpdateRule) -> float:
+    def learn(self, predicted: WeightedSum[str], actual: float) -> float:
         """
         Learn from the observed degradation ``actual`` (finite; noise may make it negative). Weights of pairs that cost
         nothing stay as they are.
@@ -135,12 +115,11 @@ class Weights:
         """
         error = actual - predicted.value(self.value)
         k = min(predicted.k, K_MAX)
-        if k < 2 or rule.update == "off":
+        if k < 2:
             return error
-        power = rule.eps + math.fsum(x * x for x in predicted.terms.values())
+        power = EPS + math.fsum(x * x for x in predicted.terms.values())
         for (kind, victim, other), x in predicted.terms.items():
             if x:
-                step = {"nlms": x / power, "literal": 1.0, "grad": x}[rule.update]
-                value = self.value(kind, k, victim, other) + rule.eta * error * step
+                value = self.value(kind, k, victim, other) + ETA * error * (x / power)
                 self.learned[kind, k, victim, other] = min(HIGHEST, max(LOWEST, value))
         return error

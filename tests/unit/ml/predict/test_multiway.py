@@ -8,7 +8,8 @@ import pytest
 
 from ml.predict.multiway import Observation, Pairs, learn, mean_error, published, weights_of
 from ml.rows import BadRow, Role, Workload
-from smore.domain.degradation import K_MAX, UpdateRule, Weights
+from smore.domain import degradation
+from smore.domain.degradation import K_MAX, Weights
 from smore.messages.degradation import Weight
 from tests.support.several import MODELS, Generator, super_additive
 
@@ -114,7 +115,7 @@ def test_observations_teach_the_weights_of_their_models() -> None:
     )
 
 
-def test_the_newest_observation_has_the_last_word() -> None:
+def test_the_newest_observation_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     The device changed: what was super-additive is a plain sum now. The order in which they are given does not matter.
     """
@@ -122,7 +123,8 @@ def test_the_newest_observation_has_the_last_word() -> None:
     older = observed(generator, "vgg16", ["bert", "bert"], at=1.0)[:1]
     newer = observed(generator, "vgg16", ["bert", "bert"], at=2.0, truth=lambda plain, _: plain)[:1]
 
-    weights = learn([*newer, *older], known(generator), rule=UpdateRule(eta=1.0), epochs=1)
+    monkeypatch.setattr(degradation, "ETA", 1.0)
+    weights = learn([*newer, *older], known(generator), epochs=1)
 
     assert weights.learned["training", 2, "vgg16", "bert"] == pytest.approx(1.0, abs=0.05)
 

@@ -9,15 +9,11 @@ from smore.domain.degradation import (
     HIGHEST,
     K_MAX,
     Neighbour,
-    Update,
-    UpdateRule,
     Weights,
     of_function,
     of_training,
 )
 from tests.support.several import Generator, processor_sharing, super_additive
-
-NLMS = UpdateRule()
 
 
 def beside(*pairs: tuple[str, float]) -> list[Neighbour[str]]:
@@ -34,10 +30,8 @@ def function_degradation(
     return of_function(function, [training] if training else [], others).value(weights.value)
 
 
-def update_training(
-    weights: Weights, training: str, functions: list[Neighbour[str]], actual: float, rule: UpdateRule
-) -> float:
-    return weights.learn(of_training(training, functions), actual, rule)
+def update_training(weights: Weights, training: str, functions: list[Neighbour[str]], actual: float) -> float:
+    return weights.learn(of_training(training, functions), actual)
 
 
 def update_function(
@@ -46,9 +40,8 @@ def update_function(
     training: Neighbour[str] | None,
     others: list[Neighbour[str]],
     actual: float,
-    rule: UpdateRule,
 ) -> float:
-    return weights.learn(of_function(function, [training] if training else [], others), actual, rule)
+    return weights.learn(of_function(function, [training] if training else [], others), actual)
 
 
 # ---- Eq. 3 and 4 -----------------------------------------------------------------------------------------------------
@@ -90,9 +83,9 @@ def test_a_pair_has_no_weight() -> None:
     """k = 1 is frozen (A11), and two functions without a training are a pair."""
     weights = Weights()
 
-    assert update_training(weights, "vgg16", beside(("bert", 0.1)), 0.5, NLMS) == pytest.approx(0.4)
-    update_function(weights, "bert", Neighbour("vgg16", 1.0), [], 3.0, NLMS)
-    update_function(weights, "bert", None, beside(("deepfm", 1.0)), 3.0, NLMS)
+    assert update_training(weights, "vgg16", beside(("bert", 0.1)), 0.5) == pytest.approx(0.4)
+    update_function(weights, "bert", Neighbour("vgg16", 1.0), [], 3.0)
+    update_function(weights, "bert", None, beside(("deepfm", 1.0)), 3.0)
 
     assert weights.learned == {}
     # Learned beside a training, not applied to the pair.
@@ -105,7 +98,7 @@ def test_an_unseen_k_starts_from_the_one_below() -> None:
 
     assert weights.value("training", 3, "vgg16", "bert") == 1.5
     assert weights.value("training", 2, "vgg16", "deepfm") == 1.0
-    update_training(weights, "vgg16", beside(*[("bert", 0.1)] * 3), 0.45, NLMS)  # exactly what is predicted
+    update_training(weights, "vgg16", beside(*[("bert", 0.1)] * 3), 0.45)  # exactly what is predicted
     assert weights.learned["training", 3, "vgg16", "bert"] == pytest.approx(1.5)
 
 
@@ -113,7 +106,7 @@ def test_more_functions_than_k_max_are_weighed_as_k_max() -> None:
     weights = Weights()
     many = beside(*[("bert", 0.1)] * (K_MAX + 4))
 
-    update_training(weights, "vgg16", many, 2.4, NLMS)
+    update_training(weights, "vgg16", many, 2.4)
 
     assert [k for _, k, _, _ in weights.learned] == [K_MAX]
     assert training_degradation(weights, "vgg16", many) > 1.2
@@ -124,60 +117,36 @@ def test_more_functions_than_k_max_are_weighed_as_k_max() -> None:
 
 def test_updates_by_hand() -> None:
     """e = 0.5 - 0.3 = 0.2; x = 0.1 and 0.2 (A10)."""
-    expected: dict[Update, tuple[float, float]] = {
-        "nlms": (1 + 0.1 * 0.2 * 0.1 / (0.05 + 1e-3), 1 + 0.1 * 0.2 * 0.2 / (0.05 + 1e-3)),
-        "literal": (1.02, 1.02),
-        "grad": (1.002, 1.004),
-    }
-    for update, values in expected.items():
-        weights = Weights()
-        error = update_training(
-            weights, "vgg16", beside(("bert", 0.1), ("deepfm", 0.2)), 0.5, UpdateRule(update=update)
-        )
-        assert error == pytest.approx(0.2)
-        learned = [weights.value("training", 2, "vgg16", other) for other in ("bert", "deepfm")]
-        assert learned == pytest.approx(values), update
-
-
-def test_off_learns_nothing() -> None:
     weights = Weights()
-    update_training(weights, "vgg16", beside(("bert", 0.1), ("deepfm", 0.2)), 0.5, UpdateRule(update="off"))
-
-    assert weights.learned == {}
+    error = update_training(weights, "vgg16", beside(("bert", 0.1), ("deepfm", 0.2)), 0.5)
+    assert error == pytest.approx(0.2)
+    learned = [weights.value("training", 2, "vgg16", other) for other in ("bert", "deepfm")]
+    assert learned == pytest.approx([1 + 0.1 * 0.2 * 0.1 / (0.05 + 1e-3), 1 + 0.1 * 0.2 * 0.2 / (0.05 + 1e-3)])
 
 
 def test_weights_stay_within_their_bounds() -> None:
     weights, several = Weights(), beside(("bert", 0.1), ("deepfm", 0.2))
     for _ in range(100):
-        update_training(weights, "vgg16", several, 1e6, NLMS)
+        update_training(weights, "vgg16", several, 1e6)
     assert weights.value("training", 2, "vgg16", "bert") == HIGHEST
     for _ in range(100):
-        update_training(weights, "vgg16", several, -1e6, NLMS)
+        update_training(weights, "vgg16", several, -1e6)
     assert weights.value("training", 2, "vgg16", "bert") == 0.0
 
 
 def test_neighbours_that_cost_nothing_take_no_blame() -> None:
     weights = Weights()
-    update_training(weights, "vgg16", beside(("bert", 1e-9), ("deepfm", 0.0)), 0.5, NLMS)
+    update_training(weights, "vgg16", beside(("bert", 1e-9), ("deepfm", 0.0)), 0.5)
 
     assert weights.value("training", 2, "vgg16", "bert") == pytest.approx(1.0)
     assert weights.value("training", 2, "vgg16", "deepfm") == 1.0
 
 
-@pytest.mark.parametrize("fields", [{"update": "sgd"}, {"eta": 0.0}, {"eta": 2.0}, {"eps": 0.0}])
-def test_a_rule_that_cannot_work_is_refused(fields: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=next(iter(fields))):
-        UpdateRule(**fields)  # type: ignore[arg-type]
-
-
 # ---- what weights learn ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("update", "gain"), [("nlms", 3.0), ("literal", 3.0)])
 @pytest.mark.parametrize("truth", [super_additive, processor_sharing])
-def test_3000_updates_cut_the_error_of_eq_3_to_a_third(
-    update: Update, gain: float, truth: Callable[[float, int], float]
-) -> None:
+def test_3000_updates_cut_the_error_of_eq_3_to_a_third(truth: Callable[[float, int], float]) -> None:
     """Learned weights err less than weights of one on sets of functions."""
     generator, weights = Generator(truth), Weights()
 
@@ -190,9 +159,9 @@ def test_3000_updates_cut_the_error_of_eq_3_to_a_third(
     before = error()
     for _ in range(3000):
         i, functions, actual = generator.training()
-        update_training(weights, i, functions, actual, UpdateRule(update=update))
+        update_training(weights, i, functions, actual)
 
-    assert before / error() >= gain
+    assert before / error() >= 3.0
 
 
 @pytest.mark.parametrize("truth", [super_additive, processor_sharing])
@@ -208,6 +177,6 @@ def test_3000_updates_cut_the_error_of_eq_4_to_a_third(truth: Callable[[float, i
     before = error()
     for _ in range(3000):
         j, training, others, actual = generator.function()
-        update_function(weights, j, training, others, actual, NLMS)
+        update_function(weights, j, training, others, actual)
 
     assert before / error() >= 3.0
