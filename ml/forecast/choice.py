@@ -9,7 +9,6 @@ the forecasters, so a chosen forecaster has beaten both.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
@@ -36,25 +35,13 @@ class Judge(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Choice:
+def choose(ahead: Mapping[str, Ahead], counts: Floats, judge: Judge) -> list[str]:
     """
-    ``sources`` [F]: a forecaster's name or ``gaps``. ``alone`` and ``chosen`` [F]: the judge's costs of the own gaps
-    and of the chosen source.
+    For each function of ``counts`` [F, T], requests per minute (NaN = not counted): a forecaster's name or ``gaps``.
     """
-
-    sources: list[str]
-    alone: Floats
-    chosen: Floats
-
-
-def choose(ahead: Mapping[str, Ahead], counts: Floats, judge: Judge) -> Choice:
-    """The choice for each function of ``counts`` [F, T], requests per minute (NaN = not counted)."""
     counted = np.isfinite(counts)
     light = np.where(counted, counts, 0.0).sum(axis=1) <= DENSEST * counted.sum(axis=1)
     names = [OWN, *ahead]
     costs = np.stack([judge(None, light), *(judge(forecasts, light) for forecasts in ahead.values())])
-    adjusted = costs.copy()
-    adjusted[0] *= 1.0 - BETTER
-    best = np.where(light, np.argmin(adjusted, axis=0), 0)
-    return Choice(sources=[names[index] for index in best], alone=costs[0], chosen=costs[best, np.arange(len(best))])
+    costs[0] *= 1.0 - BETTER
+    return [names[index] for index in np.where(light, np.argmin(costs, axis=0), 0)]

@@ -70,7 +70,7 @@ class Best:
         ahead = {forecaster.name: rolling(forecaster, counts, begin) for forecaster in fitted}
         for forecaster in fitted:
             forecaster.fit(counts)
-        chosen = choose(ahead, counts, self._judging(functions, counts, begin))
+        sources = choose(ahead, counts, self._judging(functions, counts, begin))
         lstm = b""
         if len(paper):
             # Imported here: only LS-LSTM needs torch.
@@ -86,7 +86,7 @@ class Best:
             network.fit(counts[list(paper)])
             lstm = network.dumps()
         parts = _Parts(
-            sources=chosen.sources,
+            sources=sources,
             paper=list(paper),
             names=[functions[row] for row in paper],
             models=[forecaster.dumps() for forecaster in fitted],

@@ -54,7 +54,7 @@ def chosen(
 ) -> tuple[Setup, list[str]]:
     """Ours at a price, and the source of each function's forecasts, chosen as the live platform chooses it."""
     judge = Backtest(training.work, training.begin, price_gb_s, training.replays.tally)
-    sources = choose(ahead, training.work.counts.astype(float), judge).sources
+    sources = choose(ahead, training.work.counts.astype(float), judge)
     names = list(ahead)
     places = np.array([names.index(source) if source in ahead else -1 for source in sources], np.int64)
     others = tuple(priced(name, work, price_gb_s, ahead[name]) for name in names)
