@@ -42,10 +42,12 @@ def compared(name: str) -> Factory:
 def chosen(name: str) -> tuple[str, dict[str, Any], bool]:
     """
     (setting, knobs, whether measured losses are told) of a policy's name in a comparison. The paper has no closed loop,
-    so named settings have none but the product's; ``closed_loop=true`` or ``false`` among the knobs says otherwise.
+    so named settings have none but the product's and those of Random within its budget; ``closed_loop=true`` or ``false``
+    among the knobs says otherwise.
     """
     setting, knobs = parse(name)
-    closed_loop = knobs.pop("closed_loop", setting not in PRESETS or setting.startswith("smore-product"))
+    own = setting not in PRESETS or setting.startswith(("smore-product", "random-budget"))
+    closed_loop = knobs.pop("closed_loop", own)
     if not isinstance(closed_loop, bool):
         raise UnknownPolicy(f"closed_loop: {closed_loop!r} is neither true nor false")
     return setting, knobs, closed_loop

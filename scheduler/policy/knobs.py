@@ -187,7 +187,8 @@ _PLAIN: Final = replace(
 #: Baselines whose invocations are all executed, as the paper says of Random, wait so long past their deadlines where
 #: nothing takes them. Less than a simulated run goes on after its last deadline, so that everything ends.
 EXECUTED_S: Final = 50.0
-#: Budgets in per cent for which the product has a name: the points of the curve of deadlines met against training lost.
+#: Budgets in per cent for which the product and Random within its budget have names: the points of their curves of
+#: deadlines met against training lost.
 BUDGETS: Final = (2, 5, 10, 20)
 
 _PRODUCT: Final = replace(
@@ -217,6 +218,10 @@ _EDF_UTIL: Final = replace(
 _EDF_UTIL_SPREAD: Final = replace(_EDF_UTIL, name="edf-util-spread", choice=Choice.RANDOM)
 
 
+#: The product in all but the order and the choice: what these are worth.
+_RANDOM_BUDGET: Final = replace(_PRODUCT, name="random-budget", order=Order.ARRIVAL, choice=Choice.RANDOM)
+
+
 def _all_executed(knobs: Knobs) -> Knobs:
     return replace(knobs, name=f"{knobs.name}-all", late_s=EXECUTED_S)
 
@@ -224,7 +229,8 @@ def _all_executed(knobs: Knobs) -> Knobs:
 #: Named settings. Those named after the paper are given its predictor, a forest, where one is simulated
 #: (lab/simulation/policies.py); ``smore-ours`` is the same rule with the product's predictor. A counter of busy
 #: time, which is all that a CPU partition and most GPUs have, reads 100 % where SMs are free, so the product does not
-#: refuse by it; it rests on predicted degradation. ``-b<n>``: with a budget of n per cent for trainings that name none.
+#: refuse by it; it rests on predicted degradation. ``-b<n>``: with a budget of n per cent for trainings that name none;
+#: ``random-budget``: the product's account, admission and closed loop, by arrival and on any GPU instance that passes.
 #: Of EDF-util the paper leaves open what becomes of late invocations and which of the GPU instances that pass it takes;
 #: of Random it says that all are executed. ``-all`` executes late ones, the others drop what cannot be in time;
 #: ``-spread`` takes any of those that pass at random, the other the least utilised by its counter. ``classless``, ``tier``
@@ -237,7 +243,11 @@ PRESETS: Final[Mapping[str, Knobs]] = {
         replace(_SMORE, name="smore-strict10", tau_function=0.10),
         replace(_SMORE, name="smore-no-fast", fast=False),
         _PRODUCT,
-        *(replace(_PRODUCT, name=f"smore-product-b{budget}", tau_training=budget / 100) for budget in BUDGETS),
+        *(
+            replace(knobs, name=f"{knobs.name}-b{budget}", tau_training=budget / 100)
+            for knobs in (_PRODUCT, _RANDOM_BUDGET)
+            for budget in BUDGETS
+        ),
         *(
             replace(_PRODUCT, name=name, classes=rule)
             for name, rule in (

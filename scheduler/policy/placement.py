@@ -174,7 +174,7 @@ class Placement:
         may_load = self._overrides.may_load(demand)
         if knobs.choice is Choice.RANDOM or knobs.rule is not None:
             open_ = np.flatnonzero(self._cluster.code[: len(self._cluster)] == kernel.OPEN)
-            if not may_load:
+            if not may_load or (knobs.warm_first and knobs.rule is None and weighed.warm >= 0):
                 open_ = open_[self._cluster.cells[demand.column, kernel.STATE, open_] >= 0]
             if not len(open_) or (
                 weighed.warm < 0 and self._better_to_wait(now, demand, weighed.cold, deadline_at, rows)

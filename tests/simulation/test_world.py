@@ -52,6 +52,11 @@ def test_every_preset_is_sound(name: str) -> None:
     preset = world.load(name)
 
     assert preset.about and preset.policies and preset.trace
+    # Without it nobody sees what the product's order and choice are worth.
+    within = [policy for policy in preset.policies if policy.startswith("random-budget-")]
+    assert bool(within) == ("random" in preset.policies)
+    asked = {policy.rpartition("-")[2] for policy in within}
+    assert asked == {"b5", "b10", "b20"} if name == "live" else asked <= {"b10"}
     for one in preset.worlds.values():
         assert len(one.functions) == {"budget": 4, "classes": 2, "small": 4, "live": 3, "overload": 3}.get(name, 8)
 
@@ -80,7 +85,7 @@ def test_fig14_is_what_it_says() -> None:
         assert {gpu.training.model for gpu in one.gpus if gpu.training} == {name.split("-")[0]}
     assert preset.trace == {"kind": "azure", "rate_per_min": 16000, "seconds": 60}
     assert preset.predictor["fraction"] == 0.2
-    assert preset.policies == ("smore", "elasticflow", "edf-util", "random")
+    assert preset.policies == ("smore", "elasticflow", "edf-util", "random", "random-budget-b10")
 
 
 def test_the_repaired_figure_14_differs_from_the_first_in_pool_policies_and_closed_loop_alone() -> None:

@@ -1,7 +1,7 @@
 """Pictures that set policies side by side, after figure 14."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from lab.research.compare.claims import AT_LEAST
 from lab.research.compare.policy_style import VERDICT_STYLES, draw_bars, policy_style, scale
 from lab.research.compare.section import Section
-from lab.research.style import BLUE, GREEN, ORANGE, RED, SKY, canvas, percent_axis
+from lab.research.style import BLACK, BLUE, GREEN, ORANGE, RED, SKY, canvas, percent_axis
 from lab.simulation.metrics import FIGURE_14, TOLERANCE, Interval
 
 #: What the paper's policies are drawn with where their variants stand beside each other: colour and marker.
@@ -23,8 +23,13 @@ _ROOTS: Final = {
     "edf-util-spread": (SKY, "v"),
     "random": (RED, "D"),
 }
-#: The product with a budget of so many per cent.
-BUDGETED: Final = "smore-product-b"
+#: Those that have a curve over their budgets: colour, marker and line.
+CURVES: Final = {"smore-product": (BLACK, "P", "-"), "random-budget": (RED, "X", "--")}
+
+
+def budgets(policies: Sequence[str], setting: str) -> list[int]:
+    """The budgets, in per cent, with which a setting stands among policies, rising."""
+    return sorted(int(rest) for policy in policies if (rest := policy.removeprefix(f"{setting}-b")).isdecimal())
 
 
 def draw_methods(section: Section) -> Figure:
@@ -85,13 +90,17 @@ def _advantages(axes: Axes, section: Section, metric: str, others: Sequence[str]
 
 
 def draw_tradeoff(section: Section) -> Figure:
-    """Deadlines met against training lost: a point for each policy, a curve for the product over its budgets."""
-    budgets = sorted(int(policy.removeprefix(BUDGETED)) for policy in section.policies if policy.startswith(BUDGETED))
-    others = [policy for policy in section.policies if not policy.startswith(BUDGETED)]
+    """
+    Deadlines met against training lost: a point for each policy; for the product, and for Random within its budget, a
+    curve over the budgets.
+    """
+    curves = {setting: budgets(section.policies, setting) for setting in CURVES}
+    drawn = {f"{setting}-b{budget}" for setting, by in curves.items() for budget in by}
+    others = [policy for policy in section.policies if policy not in drawn]
     several = section.configurations if len(section.configurations) > 1 else []
     note = (
         "Means over seeds; above and left is better. Filled: late invocations are executed, as the paper says of"
-        " Random; hollow: what cannot be in time is dropped. Numbers at the curve: budget of a training, rising."
+        " Random; hollow: what cannot be in time is dropped. Numbers at a curve: budget of a training, rising."
         " Dotted: a tenth of the training lost."
     )
     figure = canvas(11.0 if several else 6.5, 7.2 if several else 5.6, section.caption(note))
@@ -107,7 +116,7 @@ def draw_tradeoff(section: Section) -> Figure:
     for unused in grid if several else ():
         unused.remove()
     for axes, configuration, title in panels:
-        _trade(axes, section, others, budgets, configuration)
+        _trade(axes, section, others, curves, configuration)
         axes.set_title(title, loc="left", fontsize=9)
     first = panels[0][0]
     first.set_xlabel("training lost")
@@ -117,7 +126,11 @@ def draw_tradeoff(section: Section) -> Figure:
 
 
 def _trade(
-    axes: Axes, section: Section, others: Sequence[str], budgets: Sequence[int], configuration: str | None
+    axes: Axes,
+    section: Section,
+    others: Sequence[str],
+    curves: Mapping[str, Sequence[int]],
+    configuration: str | None,
 ) -> None:
     size = 9 if configuration is None else 7
 
@@ -142,17 +155,16 @@ def _trade(
             label=policy,
             zorder=5 - position / 10,
         )
-    curve = [at(f"{BUDGETED}{budget}") for budget in budgets]
-    axes.plot(
-        *zip(*curve, strict=True),
-        color="0.1",
-        marker="P",
-        markersize=6,
-        linewidth=1.6,
-        label="smore-product, by budget",
-    )
-    for budget, point in zip(budgets, curve, strict=True) if configuration is None else ():
-        axes.annotate(f"{budget} %", point, xytext=(5, -12), textcoords="offset points", fontsize=8)
+    for setting, each in curves.items():
+        if not each:
+            continue
+        curve, (colour, marker, line) = [at(f"{setting}-b{budget}") for budget in each], CURVES[setting]
+        label = f"{setting}, by budget"
+        axes.plot(
+            *zip(*curve, strict=True), line, color=colour, marker=marker, markersize=6, linewidth=1.6, label=label
+        )
+        for budget, point in zip(each, curve, strict=True) if configuration is None else ():
+            axes.annotate(f"{budget} %", point, xytext=(5, -12), textcoords="offset points", fontsize=8)
     axes.axvline(0.1, color="0.6", linewidth=0.8, linestyle=":")
     axes.set_xlim(left=-0.01)
     axes.set_ylim(-0.03, 1.03)

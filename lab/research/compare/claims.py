@@ -55,7 +55,8 @@ class Claim:
     @property
     def published(self) -> bool:
         """Whether the paper claims it of its own scheduler; its utilisation is compared with ElasticFlow only."""
-        theirs = self.other == "elasticflow" or (self.other.startswith(("edf-util", "random")) and self.metric != "gui")
+        baseline = self.other.startswith(("edf-util", "random")) and not self.other.startswith("random-budget")
+        theirs = self.other == "elasticflow" or (baseline and self.metric != "gui")
         return self.first == "smore" and theirs
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from lab.research.compare.by_policy import BUDGETED, draw_methods, draw_side, draw_tradeoff
+from lab.research.compare.by_policy import CURVES, budgets, draw_methods, draw_side, draw_tradeoff
 from lab.research.compare.configurations import draw_configurations, draw_gain, draw_slices
 from lab.research.compare.measured import draw_decisions, draw_live
 from lab.research.compare.one_configuration import draw_admission, draw_degradations, draw_requests, draw_utilisation
@@ -36,13 +36,13 @@ class Picture:
 
 def draw(section: Section) -> Iterator[Picture]:
     """
-    The pictures of a comparison. Every one gets figure 14, with a curve if it has the product with several budgets. MIG
-    slices add figure 18, one configuration adds 7 to 10, several add 11 to 13. A case that is small enough for the
-    offline bound adds none.
+    The pictures of a comparison. Every one gets figure 14, with a curve if it has the product, or Random within its budget,
+    with several budgets. MIG slices add figure 18, one configuration adds 7 to 10, several add 11 to 13. A case that is
+    small enough for the offline bound adds none.
     """
     if len(section.policies) > 1:
         yield _simulated(section, "methods", "14", "Policies compared", draw_methods(section))
-    if sum(policy.startswith(BUDGETED) for policy in section.policies) > 1:
+    if any(len(budgets(section.policies, setting)) > 1 for setting in CURVES):
         yield _simulated(section, "tradeoff", "14", "Deadlines met against training lost", draw_tradeoff(section))
     if section.bound is not None:
         return

@@ -55,7 +55,8 @@ def _own_rule(name: str) -> bool:
 
 def _where(knobs: Knobs) -> str:
     where = _CHOICE[knobs.choice]
-    return f"{where}; under high load the first of a sample that will do" if knobs.fast else where
+    sampled = knobs.fast and knobs.choice is not Choice.RANDOM
+    return f"{where}; under high load the first of a sample that will do" if sampled else where
 
 
 def _checks(knobs: Knobs) -> list[str]:

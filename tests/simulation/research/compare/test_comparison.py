@@ -183,7 +183,8 @@ def test_means_in_another_world_are_over_the_same_configurations() -> None:
 
 def test_a_training_without_a_budget_has_the_policy_s() -> None:
     world = load("fig14-paper").worlds["vgg16-same"]
-    assert {gpu.budget for gpu in policies.asked(world, "smore-product-b5").gpus} == {0.05}
+    for name in ("smore-product-b5", "random-budget-b5"):
+        assert {gpu.budget for gpu in policies.asked(world, name).gpus} == {0.05}
     named = replace(world, gpus=tuple(replace(gpu, budget=0.3) for gpu in world.gpus))
     assert {gpu.budget for gpu in policies.asked(named, "smore-product-b5").gpus} == {0.3}
 
@@ -196,6 +197,7 @@ def test_a_training_without_a_budget_has_the_policy_s() -> None:
         ("elasticflow", "paper"),
         ("smore-ours", "ours"),
         ("smore-product-b10", "ours"),
+        ("random-budget-b10", "ours"),
     ],
 )
 def test_who_is_named_after_the_paper_is_told_by_its_forest(policy: str, recipe: str) -> None:
@@ -210,10 +212,11 @@ def test_who_is_named_after_the_paper_is_told_by_its_forest(policy: str, recipe:
         ("smore-ours", False),
         ("smore-ours:closed_loop=true", True),
         ("smore-product-b10", True),
+        ("random-budget-b10", True),
         ("smore-product-b10:closed_loop=false", False),
     ],
 )
-def test_a_comparison_tells_measured_losses_to_the_product_alone(policy: str, told: bool) -> None:
+def test_a_comparison_tells_measured_losses_to_the_product_and_its_random_twin_alone(policy: str, told: bool) -> None:
     """The live leader, and a run that stands for it, tells them to every policy."""
 
     def throttles(engine: Policy) -> bool:

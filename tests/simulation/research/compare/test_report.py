@@ -39,7 +39,9 @@ PRESET: dict[str, Any] = {
 }
 ONE = {"gpus": [{"count": 1, "trainings": ["mobilenet/64"]}]}
 SLICED = {"gpus": [{"name": "a", "sevenths": 4, "trainings": ["roberta/16"]}, {"name": "b", "sevenths": 3}]}
-POLICIES = "smore,random,random-all,smore-product-b5,smore-product-b20"
+POLICIES = (
+    "smore,random,random-all,smore-product-b5,smore-product-b20,random-budget-b20,smore-product-b20:order=deadline"
+)
 DECISION = {"full_us_8": 11.0, "full_us_1024": 18.0, "sampled_us_8": 9.0, "sampled_us_1024": 10.0}
 
 
@@ -155,6 +157,9 @@ def test_the_page_explains_its_measures_and_stacks_its_tables(folders: dict[str,
 def test_what_a_policy_is_is_said_by_its_knobs() -> None:
     words = {name: in_words(name) for name in PRESETS}
     assert words.pop("smore-product-b10") == words["smore-product"]
+    assert words["random-budget-b5"].startswith(
+        "by arrival, on any GPU instance; what a training loses over time at most 5 %"
+    )
     assert len({*words.values()}) == len(words), "policies that differ are told apart"
     assert words["elasticflow"].startswith("earliest deadline first, on the GPU instance of least predicted impact;")
     assert "at most 20 %" in words["smore-product-b20"] and "late invocations are executed" in words["random-all"]

@@ -19,7 +19,7 @@ from scheduler.policy.events import (
     InvocationArrived,
     InvocationSettled,
 )
-from scheduler.policy.knobs import EXECUTED_S, PRESETS, Knobs, Order, preset
+from scheduler.policy.knobs import BUDGETS, EXECUTED_S, PRESETS, Choice, Knobs, Order, preset
 from scheduler.policy.load import LoadSwitch
 from scheduler.policy.setting import UnknownPolicy
 from smore.domain.invocation import Cause, End
@@ -423,6 +423,19 @@ def test_random_takes_any_and_agrees_with_itself() -> None:
 
     assert run(1) == run(1) != run(2)
     assert set(run(1)) == {"g0", "g1", "g2", "g3"}
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_random_within_the_product_s_budget_differs_from_it_in_order_and_choice_alone(budget: int) -> None:
+    """Which are worth what lies between the two: so it keeps away from loads, too, where an instance is idle elsewhere."""
+    product, random = preset(f"smore-product-b{budget}"), preset(f"random-budget-b{budget}")
+    assert (random.order, random.choice) == (Order.ARRIVAL, Choice.RANDOM)
+    assert replace(random, name=product.name, order=product.order, choice=product.choice) == product
+    events = [function(0), *[gpu(f"g{i}", None, functions=int(i < 2)) for i in range(4)]]
+    for warm_first, went in ((True, {"g0", "g1"}), (False, {"g0", "g1", "g2", "g3"})):
+        engine = DrivenEngine(preset(random.name, warm_first=warm_first))
+        engine.decide(NOW, events)
+        assert {name for _, name in placed(engine.decide(NOW, [arrived(0, str(i)) for i in range(40)]))} == went
 
 
 def test_random_choice_never_rests_on_what_was_weighed_for_another() -> None:
