@@ -24,6 +24,7 @@ from kombu import Queue as CeleryQueue
 from smore.blobs.store import open_source
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause
+from smore.domain.windows import Probing
 from smore.process import observability
 from smore.process.environment import settings
 from smore.process.settings import NURSERY, Settings, WorkerSettings
@@ -70,7 +71,6 @@ from worker.training.remote_steps import RemoteSteps
 from worker.training.run_gate import Prober, RunGate
 from worker.training.starting import Starting
 from worker.training.watch import users_of
-from worker.training.windows import Probing
 
 log = observability.logger(__name__)
 

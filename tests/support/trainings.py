@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import redis
 
+from smore.domain.windows import Probing
 from smore.messages.reports import Report
 from smore.redis.rendezvous import Rendezvous
 from worker.activity import Activity
@@ -21,7 +22,6 @@ from worker.training.record import Records
 from worker.training.remote_steps import RemoteSteps
 from worker.training.run_gate import RunGate
 from worker.training.starting import Starting
-from worker.training.windows import Probing
 
 
 def jobs(

@@ -1,10 +1,10 @@
 """
 How much of the time a guest may run, so that its host loses no more to it than its owner allows. Pure: times are arguments.
 
-The host is compared with itself in closed windows, in which the guest is held back altogether (worker/training/windows.py).
+The host is compared with itself in closed windows, in which the guest is held back altogether (smore/domain/windows.py).
 The guest goes down where the windows since the last step prove that the host loses more than its ``share`` (one-sided 95 %,
 each window against the iterations beside it), or where the fast test puts the loss above ``ALARM`` times that for
-:data:`~worker.training.windows.RECENT_S`, so that two sets of iterations say so: it does not see a machine that becomes
+:data:`~smore.domain.windows.RECENT_S`, so that two sets of iterations say so: it does not see a machine that becomes
 slower. The guest then has the part of the time in which the host would be within its share, if what it costs is in
 proportion to that time; one step less at least. It comes back a step once the host would stay within nine tenths there.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from smore.domain.loss import ALARM, LADDER, LEAST_RECENT, Sample, Sums, Window, over_budget, surely_lost
-from worker.training.windows import RECENT_S
+from smore.domain.windows import RECENT_S
 
 #: The parts of the time in which a guest may run.
 FRACTIONS: Final = (1.0, *LADDER, 0.05)

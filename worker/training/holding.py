@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from smore.domain.windows import Probing
 from smore.process import observability
 from smore.tracking.hold import GANG_S, HoldFile
 from worker import proc
@@ -26,7 +27,6 @@ from worker.training import pauser
 from worker.training.governor import Governor
 from worker.training.job import Rank
 from worker.training.record import Records
-from worker.training.windows import Probing
 
 log = observability.logger(__name__)
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from smore.domain.job import OVER, RESERVE, JobState
 from smore.domain.loss import Sample
+from smore.domain.windows import Windows
 from smore.messages.reports import JobReport
 from smore.tracking.ring import TrackReader
 from worker import proc
@@ -20,7 +21,6 @@ from worker.activity import Activity
 from worker.training.beside import Pace, PaceBeside
 from worker.training.record import Record
 from worker.training.remote_steps import RemoteSteps
-from worker.training.windows import Windows
 
 #: Seconds of iterations that a report averages.
 WINDOW_S: Final = 60.0

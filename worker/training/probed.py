@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable
 
+from smore.domain.windows import Closing
 from worker.training.holding import Holding
 from worker.training.ranks import Ranks
 from worker.training.run_gate import Due
-from worker.training.windows import Closing
 
 
 class ProbedRanks:

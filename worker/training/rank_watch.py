@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from smore.domain.job import JobState
+from smore.domain.windows import Probing
 from smore.process import observability
 from smore.tracking.ring import TrackReader
 from worker.activity import Activity
@@ -17,7 +18,6 @@ from worker.training.job import Rank
 from worker.training.ranks import Ranks
 from worker.training.record import Record, Records
 from worker.training.remote_steps import RemoteSteps
-from worker.training.windows import Probing
 
 log = observability.logger(__name__)
 

@@ -3,7 +3,7 @@ The run gate of a GPU instance: holds functions back from the training beside th
 
 It is shut for two reasons. A **throttle**, set by the leader: functions may work for ``duty`` of the time. A **closed
 window**, drawn at random for one job, in which the job's iterations are measured without functions
-(worker/training/windows.py, smore/domain/loss.py). A throttle stops no batch that runs: what it takes beyond its part is
+(smore/domain/windows.py, smore/domain/loss.py). A throttle stops no batch that runs: what it takes beyond its part is
 owed. In a closed window a run that lasts is held within: its process is stopped until the window is over. Where no job
 runs the gate is always open.
 """
@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from smore.domain.windows import Closing
 from smore.process import observability
 from smore.tracking.hold import GANG_S
 from worker.activity import Activity
-from worker.training.windows import Closing
 
 log = observability.logger(__name__)
 

@@ -15,6 +15,7 @@ import redis
 
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import Cause
+from smore.domain.windows import Windows
 from smore.process.observability import WORKER
 from smore.process.settings import Settings, WorkerSettings
 from tests.support import nvml
@@ -39,7 +40,6 @@ from worker.training.job import SETTLED_ITERATIONS, SETTLED_S, UNTRACKED_SETTLED
 from worker.training.jobs import Jobs
 from worker.training.record import Record
 from worker.training.run_gate import RunGate
-from worker.training.windows import Windows
 
 #: Of no other test that runs at the same time.
 UUID = f"GPU-p-{os.getpid()}"

@@ -16,6 +16,7 @@ import pytest
 
 from smore.domain.job import JobRequest
 from smore.domain.loss import Sample, Window
+from smore.domain.windows import Closing, Probing, Windows
 from smore.messages.commands import StartJob
 from smore.tracking.hold import HoldFile
 from tests.support.eventually import eventually
@@ -25,7 +26,6 @@ from worker.training.governor import FRACTIONS, Governor
 from worker.training.holding import Holding, Pace, wake
 from worker.training.job import Rank
 from worker.training.record import Records, to_start
-from worker.training.windows import Closing, Probing, Windows
 
 
 def sample(mean: float, n: int = 50) -> Sample:

@@ -14,6 +14,7 @@ import pytest
 from msgspec import structs
 
 from smore.domain.job import JobRequest
+from smore.domain.windows import Windows
 from smore.messages.commands import AttachJob, ForgetJob, StartJob
 from smore.messages.reports import decode_report, encode_report
 from smore.testing import ManualClock
@@ -24,7 +25,6 @@ from worker import proc
 from worker.activity import Activity
 from worker.training.job import STEPS_PER_S, Rank
 from worker.training.record import Record, Records
-from worker.training.windows import Windows
 
 
 def test_a_gpus_training_has_the_machines_cores_and_its_own_allocator(

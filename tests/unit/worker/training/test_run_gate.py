@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from smore.domain.windows import Closing
 from smore.testing import ManualClock
 from worker.activity import Activity
 from worker.training.run_gate import Due, Prober, RunGate
-from worker.training.windows import Closing
 
 
 class Stage:

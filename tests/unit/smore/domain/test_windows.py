@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from smore.domain import loss
+from smore.domain.windows import LOSS_WINDOWS, RECENT_S, REPEATED_S, Closing, Windows
 from smore.tracking.ring import Tracker, TrackReader
-from worker.training.windows import LOSS_WINDOWS, RECENT_S, REPEATED_S, Closing, Windows
 
 SHARE = 0.03
 
