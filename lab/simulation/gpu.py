@@ -1,13 +1,14 @@
 """A GPU instance as it is in a simulated run: what is resident and runs there, its run gate, integrals over time."""
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import Final
 
 from lab.simulation.interference import Contention
+from lab.simulation.windows import Probe
 from lab.simulation.world import Gpu
-from smore.domain.loss import Window
 
 #: A throttled run gate is open for the first part of every such period, seconds.
 DUTY_PERIOD_S: Final = 1.0
@@ -50,6 +51,7 @@ class SimulatedGpu:
         "alive",
         "alive_s",
         "at",
+        "began",
         "boot",
         "busy_s",
         "closed",
@@ -64,24 +66,27 @@ class SimulatedGpu:
         "idle",
         "index",
         "instances",
+        "iteration_at",
+        "iterations",
         "lanes",
         "lasted",
         "leased",
+        "lengths",
         "loaded_s",
         "loading",
         "loads",
+        "met",
+        "probe",
         "report_due",
-        "reported_windows",
         "running",
         "slow_s",
         "spec",
         "state",
+        "stopped",
         "used",
         "version",
         "window",
-        "windows",
         "work_s",
-        "worked",
     )
 
     def __init__(self, index: int, spec: Gpu, contention: Contention, functions: int, free_mib: float) -> None:
@@ -105,17 +110,20 @@ class SimulatedGpu:
         self.free_mib = free_mib
         #: (time, slow_s, alive_s, busy_s, function_s) at past reports.
         self.window: deque[tuple[float, float, float, float, float]] = deque([(0.0, 0.0, 0.0, 0.0, 0.0)])
-        #: (time, work_s) at past reports; windows whose after side is to come, as (closed, opened); those that reports
-        #: hold.
-        self.worked: deque[tuple[float, float]] = deque()
-        self.windows: deque[tuple[float, float]] = deque()
-        self.reported_windows: deque[Window] = deque(maxlen=8)
+        #: What measures the training, None = nothing does; its iterations that were not looked at, as (end, seconds,
+        #: whether a function was at work meanwhile); of the present one when it began, at which ``work_s`` it ends, and
+        #: whether a function was at work; the work of those to come, seconds alone.
+        self.probe: Probe | None = None
+        self.iterations: list[tuple[float, float, bool]] = []
+        self.began, self.iteration_at, self.met = 0.0, inf, False
+        self.lengths: Iterator[float] = iter(())
         self.report_due = False
-        #: The run gate: part of the time in which batches may start, whether none may because a window is closed, and
-        #: those that wait until the gate changes.
+        #: The run gate: part of the time in which batches may start, whether none may because a window is closed,
+        #: those that wait until the gate changes, and those that the window has stopped (None: it stops none).
         self.duty = 1.0
         self.closed = False
         self.held_back: list[RunningBatch] = []
+        self.stopped: list[RunningBatch] | None = None
         #: (function, rows) → (kind, code, seconds alone).
         self.lanes: dict[tuple[int, int], tuple[int, int, float]] = {}
 
@@ -133,16 +141,41 @@ class SimulatedGpu:
         self.alive_s += dt
         self.slow_s += slow * dt
         self.work_s += dt / slow
+        self.met = self.met or self.code > 0
+        while self.work_s >= self.iteration_at:
+            end = now - (self.work_s - self.iteration_at) * slow
+            self.iterations.append((end, end - self.began, self.met))
+            self.began, self.met = end, self.code > 0
+            self.iteration_at += next(self.lengths)
         self.busy_s += busy * dt
         self.function_s += part * dt
         self.loaded_s += self.instances * dt
         self.executing_s += len(self.running) * dt
 
+    def begin(self, batch: RunningBatch) -> None:
+        """It runs; or will, where a window has stopped what runs."""
+        if self.stopped is not None:
+            self.stopped.append(batch)
+            return
+        self.running.append(batch)
+        self.code += batch.code
+
+    def stop(self) -> None:
+        """What runs stands still until :meth:`go_on`. The GPU instance must have been advanced to now."""
+        self.stopped, self.running = self.running, []
+        self.code -= sum(batch.code for batch in self.stopped)
+
+    def go_on(self) -> None:
+        """The same; without effect where nothing was stopped."""
+        stopped, self.stopped = self.stopped or (), None
+        for batch in stopped:
+            self.begin(batch)
+
     def opens_at(self, now: float) -> float:
         """
         When a batch that comes at ``now`` may start: then if the run gate is open, inf = not before the gate changes.
 
-        The gate stops starts, never a run.
+        A throttle stops starts, never a run.
         """
         phase = now % DUTY_PERIOD_S
         if self.closed or (self.duty < 1.0 and phase >= self.duty * DUTY_PERIOD_S):
@@ -159,11 +192,13 @@ class SimulatedGpu:
 
     def take_back(self) -> list[RunningBatch]:
         """It fails: nothing is resident and nothing runs; returns the batches that it had."""
-        batches = [*self.held_back, *self.running, *(load.batch for load in self.loads if load.batch is not None)]
+        standing = (*self.held_back, *(self.stopped or ()))
+        batches = [*standing, *self.running, *(load.batch for load in self.loads if load.batch is not None)]
         functions = len(self.count)
-        self.alive = False
+        self.alive = self.closed = False
         self.boot += 1
         self.version += 1
+        self.probe, self.stopped = None, None
         self.running, self.loads, self.held_back, self.code, self.used, self.instances = [], [], [], 0, 0, 0
         self.leased.clear()
         self.idle, self.count, self.loading = [[] for _ in range(functions)], [0] * functions, [0] * functions

@@ -27,7 +27,7 @@ class Kind(IntEnum):
     LEASES_END = 7
     #: A GPU instance comes back: the boot that it comes back from.
     RECOVER = 8
-    #: A window closes or opens: whether it closes.
+    #: A window closes, stops what runs, or opens: which of it, of which boot, and of which of its windows.
     WINDOW = 9
     #: Finish bounds are published.
     PUBLISH = 10

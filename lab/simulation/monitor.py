@@ -4,14 +4,13 @@ What the worker of a GPU instance reports: what happened over its intervals, by 
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from lab.simulation.gpu import SimulatedGpu
 from lab.simulation.world import World
 from scheduler.policy.events import GpuReported
-from smore.domain.loss import DEFAULT_BUDGET, JobLoss, Sample
+from smore.domain.loss import DEFAULT_BUDGET, JobLoss
 
 #: The one revision that every function of a run has.
 REVISION = 1
@@ -90,26 +89,15 @@ class Monitor:
                 for index, lasted in enumerate(gpu.lasted)
                 if lasted and world.closed_loop
             ],
-            losses=self._losses(gpu, whole, last[1] - window[0][1]),
+            losses=self._losses(gpu),
         )
 
-    def _losses(self, gpu: SimulatedGpu, seconds: float, slow_s: float) -> list[JobLoss]:
-        """
-        The training's budget, and in the closed loop its iterations over the job's window beside as many with the run
-        gate closed (drawn); and what the closed windows showed, where there are any.
-        """
-        training, budget = gpu.contention.training, gpu.spec.budget
-        if training is None or (budget is None and not self._world.closed_loop):
+    def _losses(self, gpu: SimulatedGpu) -> list[JobLoss]:
+        """The training's budget, and in the closed loop what its worker has measured of its iterations."""
+        budget = gpu.spec.budget
+        if gpu.contention.training is None or (budget is None and not self._world.closed_loop):
             return []
-        job = JobLoss(id=f"job-{gpu.spec.name}", budget=DEFAULT_BUDGET if budget is None else budget)
-        n = int(seconds / training.seconds)
-        if not self._world.closed_loop or n < 1:
-            return [job]
-        spread = self._world.interference_model.noise
-
-        def sample(mean: float) -> Sample:
-            noisy = mean * math.exp(spread * self.noisy() / math.sqrt(n))
-            return Sample(mean=noisy, sd=spread * noisy, n=n)
-
-        recent, closed = sample(training.seconds * slow_s / seconds), sample(training.seconds)
-        return [replace(job, recent=recent, closed=closed, windows=tuple(gpu.reported_windows))]
+        job, budget = f"job-{gpu.spec.name}", DEFAULT_BUDGET if budget is None else budget
+        if not self._world.closed_loop or gpu.probe is None:
+            return [JobLoss(id=job, budget=budget)]
+        return [gpu.probe.told(job, budget)]

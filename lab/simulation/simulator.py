@@ -31,7 +31,7 @@ from lab.simulation.monitor import REVISION, Monitor
 from lab.simulation.result import FAILED, GPU_COLUMNS, REFUSED, SUCCEEDED, Inconsistent, Result
 from lab.simulation.traces import Trace
 from lab.simulation.warm_pool import WarmPool
-from lab.simulation.windows import Windows
+from lab.simulation.windows import Probe, Stage, lengths
 from lab.simulation.world import World
 from scheduler.policy.decisions import (
     Decision,
@@ -58,6 +58,7 @@ from scheduler.policy.events import (
 )
 from scheduler.policy.policy import Policy
 from smore.domain.invocation import End
+from smore.domain.loss import PROBE_MAX_S
 
 #: Solo seconds of work below which a batch counts as done: rounding of the clock.
 _DONE: Final = 1e-10
@@ -110,7 +111,6 @@ class _Simulation:
         ]
         self._by_name = {gpu.name: state for gpu, state in zip(world.gpus, self._gpus, strict=True)}
         self._monitor = Monitor(world, seed, self._names, self._need_mib)
-        self._windows = Windows(world, seed, self._monitor.noisy)
         invocations = self._invocations
         busy_s = np.zeros(functions)
         if len(trace):
@@ -166,13 +166,11 @@ class _Simulation:
         if self._table is not None:
             events.append(TableUpdated(table=self._table))
         for gpu in self._gpus:
+            self._measure(gpu, 0.0)
             events.append(self._monitor.report(gpu, 0.0))
             heap.push(world.monitor_s, Kind.REPORT, gpu.index, True)
         for failure in world.failures:
             heap.push(failure.at_s, Kind.FAIL, self._by_name[failure.gpu].index, failure.seconds)
-        for gpu in self._gpus:
-            if self._windows.measured(gpu):
-                heap.push(self._windows.gap_s(gpu), Kind.WINDOW, gpu.index, True)
         if world.gate_s:
             heap.push(0.0, Kind.PUBLISH)
         heap.push(self._trace.duration_s, Kind.MEASURE)
@@ -202,7 +200,9 @@ class _Simulation:
             case Kind.RECOVER:
                 self._recover(gpu, payload, now)
             case Kind.WINDOW:
-                self._window(gpu, payload, now)
+                stage, boot, number = payload
+                if boot == gpu.boot and gpu.probe is not None:
+                    self._window(gpu, gpu.probe, stage, number, now)
             case Kind.PUBLISH:
                 self._perform(now, [AdmissionDue(revisions=dict.fromkeys(self._names, REVISION))])
                 if self._goes_on(now):
@@ -343,8 +343,7 @@ class _Simulation:
         batch.start = now
         for number in batch.members:
             self._invocations.start_s[number] = now
-        gpu.running.append(batch)
-        gpu.code += batch.code
+        gpu.begin(batch)
 
     def _refuse(self, batch: RunningBatch, now: float) -> None:
         self._refused += 1
@@ -360,6 +359,9 @@ class _Simulation:
             slows = state[3]
             soonest = min([batch.left * slows[batch.kind] for batch in gpu.running])
             self._heap.push(now + soonest if soonest > 0.0 else now, Kind.COMPLETE, gpu.index, gpu.version)
+        elif gpu.closed and not gpu.loads and gpu.probe is not None and gpu.probe.quiet_at is None:
+            gpu.probe.quiet_at = now
+            self._open(gpu, gpu.probe, now + gpu.probe.length_s)
 
     def _complete(self, gpu: SimulatedGpu, now: float) -> None:
         gpu.advance(now)
@@ -452,6 +454,7 @@ class _Simulation:
             return
         gpu.advance(now)
         gpu.alive = True
+        self._measure(gpu, now)
         self._warm_pool.preload(gpu)
         self._resume(gpu, now)
         self._changed(gpu, now)
@@ -477,24 +480,60 @@ class _Simulation:
             trimmed = self._warm_pool.trim(gpu, now)
             if self._prewarmed(gpu, now) or trimmed:
                 self._resume(gpu, now)
-            if self._windows.measured(gpu):
-                self._windows.settle(gpu, now)
+            if gpu.probe is not None:
+                gpu.probe.take(now, gpu.iterations)
+                gpu.probe.sum_up()
         report = self._monitor.report(gpu, now)
         if world.monitor_delay_s:
             self._heap.push(now + world.monitor_delay_s, Kind.DELIVER, gpu.index, report)
         else:
             self._events.append(report)
 
-    def _window(self, gpu: SimulatedGpu, closed: bool, now: float) -> None:
-        """A window begins or ends."""
-        gpu.closed = closed
-        if not closed:
-            gpu.windows.append((now - self._windows.window_s(gpu), now))
-        next_s = self._windows.window_s(gpu) if closed else self._windows.gap_s(gpu)
-        self._heap.push(now + next_s, Kind.WINDOW, gpu.index, not closed)
-        self._changed(gpu, now)
-        if not closed:
+    def _measure(self, gpu: SimulatedGpu, now: float) -> None:
+        """A training begins: its worker measures its iterations, and closes windows where the world asks for them."""
+        world, training = self._world, gpu.contention.training
+        if training is None or not (world.closed_loop or world.probe_share):
+            return
+        gpu.probe = Probe(f"{self._seed}/{gpu.spec.name}/{gpu.boot}", world.probe_share, now)
+        gpu.lengths = lengths(training.seconds, world.interference_model.noise, self._seed, gpu.index)
+        gpu.began, gpu.met, gpu.iteration_at = now, False, gpu.work_s + next(gpu.lengths)
+        if world.probe_share:
+            self._heap.push(now, Kind.WINDOW, gpu.index, (Stage.LOOK, gpu.boot, 0))
+
+    def _window(self, gpu: SimulatedGpu, probe: Probe, stage: Stage, number: int, now: float) -> None:
+        """
+        See worker/training/run_gate.py: runs have as long as a window lasts to end by themselves and are stopped then; it
+        begins when nothing runs and nothing is loaded, or is given up.
+        """
+        gpu.advance(now)
+        if stage is Stage.LOOK:
+            probe.take(now, gpu.iterations)
+            wait_s = probe.wait_s(now)
+            if wait_s > 0:
+                self._heap.push(now + wait_s, Kind.WINDOW, gpu.index, (Stage.LOOK, gpu.boot, 0))
+                return
+            probe.shut(now)
+            gpu.closed = True
+            self._heap.push(now + probe.length_s, Kind.WINDOW, gpu.index, (Stage.STOP, gpu.boot, probe.closings))
+        elif stage is Stage.STOP:
+            if probe.quiet_at is not None:
+                return
+            gpu.stop()
+            self._open(gpu, probe, probe.shut_at + PROBE_MAX_S - probe.length_s)
+        elif gpu.closed and number == probe.closings and probe.over(now):
+            probe.open(now)
+            gpu.closed = False
+            gpu.go_on()
+            self._heap.push(now, Kind.WINDOW, gpu.index, (Stage.LOOK, gpu.boot, 0))
             self._let_in(gpu, now)
+        else:
+            return
+        self._resume(gpu, now)
+        self._changed(gpu, now)
+
+    def _open(self, gpu: SimulatedGpu, probe: Probe, at: float) -> None:
+        """The window that is closed now ends then."""
+        self._heap.push(at, Kind.WINDOW, gpu.index, (Stage.OPEN, gpu.boot, probe.closings))
 
     # ---- ends --------------------------------------------------------------------------------------------------------
 

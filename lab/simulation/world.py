@@ -110,7 +110,7 @@ class World:
     something waits (docs/paper.md, A21). ``dispatch_s``: from a decision to the start. ``gate_s``: how often the policy
     says when a new invocation could end; what comes is refused where that is too late (0: nothing is). ``probe_share``:
     part of the time in which a GPU instance is closed, at random moments and for as long as its training's loss takes
-    to measure (smore/domain/loss.py). ``closed_loop``: reports hold the iterations by which a policy keeps budgets.
+    to measure (windows.py). ``closed_loop``: reports hold what is measured of iterations, by which a policy keeps budgets.
     ``lost_s``: silence after which a GPU instance counts as lost. ``keep_warm`` instances of every function stand on
     every GPU instance as long as they take no more than ``warm_share`` of the memory that the training leaves (A35);
     with ``burst`` > 0 as many as the mean rates of the trace ask for times ``burst``, where that is more (A39). This

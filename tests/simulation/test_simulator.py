@@ -23,7 +23,7 @@ from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.fixed import Always
 from scheduler.policy.prewarm.prewarmer import Prewarmer, PrewarmKnobs
 from smore.domain.invocation import Cause, End, EndedFor
-from smore.domain.loss import Step
+from smore.domain.loss import Step, Window, reference
 from smore.traces.recorded import BadTrace
 from tests.support.policies import AtOnce, Reacting, Reckless, dispatch
 
@@ -479,20 +479,62 @@ def test_a_prewarmer_is_woken_and_reported_to() -> None:
     assert result.gpus[0][GPU_COLUMNS.index("loaded_s")] > 100.0
 
 
-def test_reports_of_a_closed_loop_hold_what_budgets_are_kept_by() -> None:
-    place = world(
-        "bert",
-        closed_loop=True,
-        job_window_s=4.0,
-        gpus=(Gpu(name="gpu0", training=Training(model="vgg16", batch=64), budget=0.05),),
+def test_a_policy_is_told_of_a_training_s_speed_what_was_measured_and_nothing_before() -> None:
+    """
+    Of closed iterations those of windows alone, which have the noise of their few iterations: a reference that is the
+    truth, or that is there from the start, is one that no worker has.
+    """
+    noisy = replace(PLAIN, noise=0.05)
+    gpu = Gpu(name="gpu0", training=Training(model="vgg16", batch=64), budget=0.05)
+    place = world("bert", closed_loop=True, probe_share=0.1, interference_model=noisy, gpus=(gpu,))
+    _, policy = run(place, trace((0.6, "bert"), functions=["bert"], duration_s=120.0))
+
+    told = [(now, event.losses[0]) for now, event in policy.reports()]
+    assert {(loss.id, loss.budget) for _, loss in told} == {("job-gpu0", 0.05)}
+    first = next(now for now, loss in told if loss.closed is not None)
+    windows: dict[float, Window] = {}
+    for _, loss in told:
+        windows |= {window.start: window for window in loss.windows}
+        assert loss.closed == reference(list(windows.values())[-5:])
+    assert len(windows) > 5 and first > min(window.end for window in windows.values()) > 20 * 0.1
+    truth = place.interference_model.use("vgg16", "training", 64).seconds
+    references = [loss.closed.mean for _, loss in told if loss.closed is not None]
+    assert truth not in references and references == pytest.approx([truth] * len(references), rel=0.05)
+    recent = [loss.recent for _, loss in told if loss.recent is not None]
+    assert 0.02 < np.mean([each.sd / each.mean for each in recent[10:]]) < 0.08
+    # Where no window is ever closed there is none.
+    _, policy = run(replace(place, probe_share=0.0), trace((0.6, "bert"), functions=["bert"], duration_s=20.0))
+    assert {event.losses[0].closed for _, event in policy.reports()} == {None}
+
+
+def test_an_iteration_takes_the_time_that_its_work_takes_beside_what_runs() -> None:
+    """Whatever runs for a part of it: the mean of the iterations is the time over the work that was done in it."""
+    gpu = Gpu(name="gpu0", training=Training(model="vgg16", batch=64))
+    arrivals = [(0.1 * number, "bert") for number in range(50)]
+    result, policy = run(
+        world("bert", gpus=(gpu,), closed_loop=True), trace(*arrivals, functions=["bert"], duration_s=5.0)
     )
-    _, policy = run(place, trace((0.6, "bert"), functions=["bert"], duration_s=4.0))
 
     (loss,) = policy.reports()[-1][1].losses
-    assert loss.recent is not None and loss.closed is not None
-    assert (loss.id, loss.budget) == ("job-gpu0", 0.05)
-    assert loss.closed.mean == pytest.approx(place.interference_model.use("vgg16", "training", 64).seconds)
-    assert loss.recent.mean / loss.closed.mean - 1 == pytest.approx(policy.reports()[-1][1].job_degradation)
+    alive_s, work_s = (result.gpus[0, GPU_COLUMNS.index(name)] for name in ("alive_s", "work_s"))
+    assert loss.recent is not None
+    alone = PLAIN.use("vgg16", "training", 64).seconds
+    assert loss.recent.mean == pytest.approx(alone * alive_s / work_s, rel=0.02)
+
+
+def test_a_run_that_outlasts_a_window_stands_still_in_it() -> None:
+    """As many seconds as it stands still it ends later, and no iteration of the window met it."""
+    gpu = Gpu(name="gpu0", training=Training(model="mobilenet", batch=64))
+    long = replace(PLAIN, interference=False)
+    place = world("bert", gpus=(gpu,), closed_loop=True, probe_share=0.1, interference_model=long)
+    rows = replace(place, functions=(Function(name="bert", model="bert", batch=512),))
+    result, policy = run(rows, trace((0.0, "bert"), functions=["bert"], duration_s=60.0))
+
+    windows = {window.start: window for _, event in policy.reports() for window in event.losses[0].windows}
+    within = [window for window in windows.values() if window.end < result.end_s[0]]
+    assert within
+    stood = sum(window.end - window.start for window in within)
+    assert result.run_s[0] == pytest.approx(rows.use(rows.functions[0], 512).seconds + stood)
 
 
 def test_the_gate_refuses_what_would_end_too_late() -> None:
@@ -537,7 +579,7 @@ def test_closed_windows_show_what_runs_cost() -> None:
     """
     gpu = Gpu(name="gpu0", training=Training(model="vgg16", batch=64))
     place = world("bert", gpus=(gpu,), probe_share=0.1, closed_loop=True)
-    arrivals = [(0.04 * number, "bert") for number in range(5000)]
+    arrivals = [(0.06 * number, "bert") for number in range(3400)]
     result, policy = run(place, trace(*arrivals, functions=["bert"], deadline_s=1e6, duration_s=200.0))
 
     windows = {
