@@ -1,8 +1,9 @@
-"""What the job scheduler shows: the queue in Redis, answers to dry runs and questions, words, and metrics."""
+"""What the job scheduler shows: the queue in Redis, answers to dry runs and questions, and metrics."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from scheduler.jobs import wording
 from scheduler.jobs.apart import Apart
 from scheduler.jobs.specs import Specs
 from scheduler.policy.jobs.decisions import (
@@ -13,10 +14,10 @@ from scheduler.policy.jobs.decisions import (
     PlacesAnswered,
     Promised,
     PublishQueue,
-    Start,
     TrialAnswered,
 )
 from scheduler.policy.jobs.events import BreaksAsked, Event, PlacesAsked, ProjectLimit, QueueAsked, TrialAsked
+from scheduler.policy.jobs.knobs import JobKnobs
 from scheduler.policy.jobs.told import Told
 from smore.messages.job_queue import PublishedJob, PublishedQueue, TrialAnswer, TrialQuestion
 from smore.postgres.jobs import Job
@@ -27,30 +28,16 @@ from smore.redis.job_queue import JobQueue
 Decide = Callable[[float, Sequence[Event]], JobRound]
 
 
-def beside(start: Start, jobs: Mapping[str, Job]) -> str:
-    """Beside whom a job starts, in words, '' = beside nobody; ``jobs``: all, by id."""
-    if not start.beside:
-        return ""
-    words = []
-    for pair in start.beside:
-        same = jobs[pair.id].project == jobs[start.id].project
-        host = jobs[pair.id].name if same else pair.id
-        words.append(
-            f"beside {host}, where it is expected to run at {1 / pair.own:.2f} and {host} at {1 / pair.its:.2f} of their speeds"
-            f" (in one case of ten below {1 / pair.own_most:.2f} and {1 / pair.its_most:.2f})"
-        )
-    parts = f"; it runs its batch in {start.parts.count} parts" if start.parts.count > 1 else ""
-    return f"It starts {' and '.join(words)}{parts}."
-
-
 class Board:
     """
-    Shows what the rule answers (``decide``). ``holder`` leads, and decides by ``setting``.
+    Shows what the rule answers (``decide``). ``holder`` leads, and decides by ``knobs``.
     """
 
-    def __init__(self, queue: JobQueue, decide: Decide, specs: Specs, holder: str, setting: str, apart: Apart) -> None:
+    def __init__(
+        self, queue: JobQueue, decide: Decide, specs: Specs, holder: str, knobs: JobKnobs, apart: Apart
+    ) -> None:
         self._queue, self._decide, self._specs, self._apart = queue, decide, specs, apart
-        self._holder, self._setting = holder, setting
+        self._holder, self._knobs = holder, knobs
         self._told = Told()
 
     def answer(self, now: float) -> None:
@@ -63,7 +50,8 @@ class Board:
         if question.job:
             for places in self._decide(now, [PlacesAsked(id=question.job)]).decisions:
                 if isinstance(places, PlacesAnswered):
-                    self._queue.answer(question.id, TrialAnswer(places=places.places))
+                    shown = [wording.job_place(place) for place in places.places]
+                    self._queue.answer(question.id, TrialAnswer(places=shown))
             return
         if question.closed or question.most is not None:
             limits = {question.project: ProjectLimit(gpus=question.most)} if question.most is not None else {}
@@ -74,9 +62,11 @@ class Board:
         spec = self._specs.of(question.id, question.project, question.name, question.request)
         for answer in self._decide(now, [TrialAsked(spec=spec)]).decisions:
             if isinstance(answer, TrialAnswered):
-                late_at = self._told.late(answer.expected, now, now) if answer.expected is not None else None
+                expected = None
+                if answer.expected is not None:
+                    expected = self._entry(answer.expected, question.project, question.name, now, now)
                 self._told.over(question.id, None)
-                self._queue.answer(question.id, _answered(answer, question.project, question.name, late_at))
+                self._queue.answer(question.id, _answered(answer, expected))
 
     def show(self, now: float, jobs: Mapping[str, Job]) -> Sequence[Expected]:
         """
@@ -94,14 +84,37 @@ class Board:
         return PublishedQueue(
             at=now,
             leader=self._holder,
-            setting=self._setting,
+            setting=self._knobs.name,
             kept_for=answer.kept_for,
             kept=answer.kept,
-            jobs=[self._entry(each, jobs[each.id], now) for each in answer.jobs if each.id in jobs],
+            jobs=[
+                self._entry(each, row.project, row.name, row.created_at, now)
+                for each in answer.jobs
+                if (row := jobs.get(each.id)) is not None
+            ],
         )
 
-    def _entry(self, job: Expected, row: Job, now: float) -> PublishedJob:
-        return _entry(job, row.project, row.name, self._told.late(job, row.created_at, now))
+    def _entry(self, job: Expected, project: str, name: str, submitted_at: float, now: float) -> PublishedJob:
+        late_at = self._told.late(job, submitted_at, now)
+        return PublishedJob(
+            id=job.id,
+            project=project,
+            name=name,
+            place=job.place,
+            gpus=job.gpus,
+            start_at=job.start_at,
+            end_at=(job.end_at[0], late_at) if job.end_at is not None and late_at is not None else None,
+            length_s=job.length.expected_s,
+            length_90_s=job.length.most_s,
+            source=job.length.source.value,
+            waited_s=job.waited_s,
+            why=job.why.value,
+            message=wording.standing(job, self._knobs),
+            beside=job.beside,
+            guest=job.guest,
+            promised=job.promise.by if job.promise is not None else None,
+            at_risk=job.promise.at_risk if job.promise is not None else "",
+        )
 
     def over(self, id_: str, completion_s: float | None) -> None:
         """A job is over; ``completion_s`` after it was submitted if it succeeded."""
@@ -110,17 +123,17 @@ class Board:
             metrics.JOB_TOLD_RATIO.observe(ratio)
 
 
-def _answered(answer: TrialAnswered, project: str, name: str, late_at: float | None) -> TrialAnswer:
-    misfit, expected, promise = answer.misfit, answer.expected, answer.promise
+def _answered(answer: TrialAnswered, expected: PublishedJob | None) -> TrialAnswer:
+    misfit, promise = answer.misfit, answer.promise
     return TrialAnswer(
         gpus=answer.gpus,
-        expected=_entry(expected, project, name, late_at) if expected is not None else None,
+        expected=expected,
         field=misfit.field if misfit is not None else "",
         largest=misfit.largest if misfit is not None else 0.0,
-        message=misfit.message if misfit is not None else "",
+        message=wording.misfit(misfit) if misfit is not None else "",
         beside=answer.beside,
         earliest=promise.by if isinstance(promise, Promised) else promise.earliest if promise is not None else None,
-        unpromised=promise.message if isinstance(promise, NotPromised) else "",
+        unpromised=wording.unpromised(promise) if isinstance(promise, NotPromised) else "",
         why=promise.why if isinstance(promise, NotPromised) else "",
     )
 
@@ -131,25 +144,3 @@ def _count(jobs: Mapping[str, Job], answer: PublishQueue) -> None:
         metrics.JOBS.labels(state, project).set(number)
     metrics.GPUS_KEPT.set(answer.kept)
     metrics.GPUS_PROMISED.set(answer.promised)
-
-
-def _entry(job: Expected, project: str, name: str, late_at: float | None) -> PublishedJob:
-    return PublishedJob(
-        id=job.id,
-        project=project,
-        name=name,
-        place=job.place,
-        gpus=job.gpus,
-        start_at=job.start_at,
-        end_at=(job.end_at[0], late_at) if job.end_at is not None and late_at is not None else None,
-        length_s=job.length.expected_s,
-        length_90_s=job.length.most_s,
-        source=job.length.source.value,
-        waited_s=job.waited_s,
-        why=job.why.value,
-        message=job.message,
-        beside=job.beside,
-        guest=job.guest,
-        promised=job.promise.by if job.promise is not None else None,
-        at_risk=job.promise.at_risk if job.promise is not None else "",
-    )

@@ -15,11 +15,11 @@ from typing import Final, assert_never
 import redis
 from sqlalchemy import Engine
 
-from scheduler.jobs import ends, losses
+from scheduler.jobs import ends, losses, wording
 from scheduler.jobs.apart import Apart
 from scheduler.jobs.attached import Attached
 from scheduler.jobs.attempts import Attempt
-from scheduler.jobs.board import Board, beside
+from scheduler.jobs.board import Board
 from scheduler.jobs.checkpoints import OldCheckpoints
 from scheduler.jobs.job_rows import begun, ordered, submitted, taken_over
 from scheduler.jobs.orders import Orders
@@ -105,7 +105,7 @@ class Lead:
     ) -> None:
         prefix = config.redis.prefix
         self._apart = apart
-        self._settings, self._setting = config.jobs, knobs.name
+        self._settings, self._knobs = config.jobs, knobs
         self._queue, self._fleet, self._catalog = (
             JobQueue(client, prefix),
             Fleet(client, prefix),
@@ -116,7 +116,7 @@ class Lead:
         self._specs = Specs(Reader(engine), self._known_pairs.alone_s, self._ledger.former)
         self._decide = JobPolicy(knobs).decide
         self._record = Recording(self._settings.record, knobs.name, self._settings.knobs)
-        self._board = Board(self._queue, self._decide, self._specs, holder, knobs.name, apart)
+        self._board = Board(self._queue, self._decide, self._specs, holder, knobs, apart)
         self._variables = Variables(self._ledger, config.secrets_file)
         self._orders = Orders(self._fleet, self._ledger.standing, self._variables.of)
         self._progress = ProgressLog(self._ledger, apart)
@@ -150,7 +150,7 @@ class Lead:
         for ended in (Ended.FAILED, Ended.LOST, Ended.OUTGROWN):
             metrics.JOB_RESTARTS.labels(ended.value)
         self._begin_counters(self._ledger.projects())
-        log.info("leading the queue of trainings", token=token, setting=self._setting)
+        log.info("leading the queue of trainings", token=token, setting=self._knobs.name)
 
     def round(self, now: float, at: float) -> float:
         """
@@ -326,8 +326,9 @@ class Lead:
                 self._start(at, decision)
             case Stop():
                 attempt = self._attempts[decision.id]
-                attempt.stop = attempt.stop or decision.message
-                self._ledger.note(decision.id, decision.attempt, Decided(kind="stop", message=decision.message))
+                words = wording.stopped(decision)
+                attempt.stop = attempt.stop or words
+                self._ledger.note(decision.id, decision.attempt, Decided(kind="stop", message=words))
             case Requeue():
                 self._requeue(decision)
             case Finish():
@@ -346,7 +347,7 @@ class Lead:
             start.id,
             start.attempt,
             nodes,
-            Decided(kind="start", gpus=start.gpus, reasons=reasons, message=beside(start, self._jobs)),
+            Decided(kind="start", gpus=start.gpus, reasons=reasons, message=wording.beside(start, self._jobs)),
             told,
             micro_batches=start.parts.count,
             pairs=pairs,
@@ -365,7 +366,7 @@ class Lead:
         details = Change(
             exit_code=attempt.exit_code,
             why=attempt.ended.value,
-            message=f"{attempt.stop} {requeue.message}".strip(),
+            message=f"{attempt.stop} {wording.requeued(requeue)}".strip(),
             not_before=requeue.not_before,
             restarts=requeue.restarts,
             short_ends=requeue.short_ends,
@@ -389,7 +390,7 @@ class Lead:
             exit_code=attempt.exit_code,
             reason="" if finish.ended is Ended.STOPPED else attempt.reason,
             why=finish.ended.value,
-            message=f"{attempt.stop} {finish.message}".strip(),
+            message=f"{attempt.stop} {wording.finished(finish, self._knobs)}".strip(),
         )
         action = Action.LOSE if finish.ended is Ended.LOST else Action.END
         decided = Decided(kind="finish", message=details.message)

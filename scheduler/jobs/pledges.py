@@ -6,6 +6,7 @@ promised training so that it is kept, told to its workers.
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from scheduler.jobs import wording
 from scheduler.jobs.apart import Apart
 from scheduler.jobs.attempts import Attempt
 from scheduler.policy.jobs.decisions import Expected, NotPromised, Pledge, Promised
@@ -20,17 +21,6 @@ from smore.redis.fleet import Fleet
 
 #: Promises that are not over.
 STANDING: Final = frozenset({PromiseState.KEPT_SO_FAR, PromiseState.AT_RISK})
-#: What puts a promise at risk (:class:`~scheduler.policy.jobs.decisions.Pledge`) or breaks it, in words.
-WORDS: Final[Mapping[str, str]] = {
-    "held": "it is held",
-    "beside": "another training beside it slows it",
-    "longer": "it takes longer than was sure",
-    "closed": "GPU instances are lost, too small, or take no trainings",
-    "others": "trainings before it take longer than was sure",
-    "host_lost": "a GPU instance that it ran on was lost",
-    "failed": "its last attempt failed",
-    "": "",
-}
 #: How an attempt that ends puts its job's promise at risk.
 CAUSES: Final[Mapping[Ended, str]] = {Ended.LOST: "host_lost", Ended.FAILED: "failed"}
 #: Values of the label of ``smore_job_promises_total``.
@@ -74,17 +64,16 @@ class Pledges:
                 by=verdict.by, latest_start_at=verdict.latest_start_at, outcome=PromiseState.KEPT_SO_FAR
             )
             refuse, label = False, "given"
-            decided = Decided(kind="promise", message="Its end is promised.")
         else:
             promise = JobPromise(
                 by=None,
                 earliest=verdict.earliest,
                 outcome=PromiseState.NONE,
                 why=verdict.why.value,
-                message=verdict.message,
+                message=wording.unpromised(verdict),
             )
             refuse, label = row.request.unless == "refuse", "refused"
-            decided = Decided(kind="promise", message=f"Its end is not promised. {verdict.message}")
+        decided = Decided(kind="promise", message=wording.decided(verdict))
         if self._ledger.promise(row.id, row.attempt, promise, decided, refuse=refuse):
             self._known[row.id] = promise
             metrics.JOB_PROMISES.labels(label).inc()
@@ -144,7 +133,7 @@ class Pledges:
         metrics.JOB_PROMISES.labels(f"broken_{why}" if why in CAUSES.values() else "broken").inc()
 
     def _note(self, row: Job, known: JobPromise, outcome: PromiseState, why: str) -> None:
-        words = f"Its promise is {outcome.value.replace('_', ' ')}{f': {WORDS[why]}' if why else ''}."
+        words = wording.promise(outcome, why)
         self._ledger.note_promise(row.id, row.attempt, outcome, why, Decided(kind="promise", message=words))
         self._known[row.id] = JobPromise(
             by=known.by, latest_start_at=known.latest_start_at, outcome=outcome, why=why, message=known.message
@@ -162,11 +151,7 @@ class Pledges:
             self._fleet.send(gpu, SetBudget(version=1, id=row.id, budget=wanted[0], share=wanted[1]))
         if behind and _differ(self._told.get(row.id, reported[behind[0]]), wanted, said):
             self._told[row.id] = wanted
-            words = (
-                f"Functions may cost it {wanted[0]:.3f} of its iteration time, another training {wanted[1]:.3f}, so that its promise"
-                f" is kept; its owner said {said[0]:g} and {said[1]:g}."
-            )
-            self._ledger.note(row.id, row.attempt, Decided(kind="budget", message=words))
+            self._ledger.note(row.id, row.attempt, Decided(kind="budget", message=wording.costs(wanted, said)))
 
 
 def _differ(told: _Costs, wanted: _Costs, said: _Costs) -> bool:

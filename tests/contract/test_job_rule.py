@@ -15,6 +15,7 @@ import pytest
 from lab.research.compare.__main__ import main as compare
 from lab.research.compare.trainings_settings import in_words
 from lab.simulation.jobs.world import load_job_preset
+from scheduler.policy.jobs.decisions import PairRefusal
 from scheduler.policy.jobs.events import PairKnown, PairsKnown
 from scheduler.policy.jobs.knobs import JobKnobs, job_setting, why_not_live
 from scheduler.policy.jobs.own_rule import OwnJobRule
@@ -167,7 +168,8 @@ def test_whom_the_rule_takes_no_host_for_waits() -> None:
 
     platform = shared(Alone())
     assert started(platform.submit("guest", hours=1.0, **GUEST)) == []
-    assert platform.entry("guest").message
+    doubt = platform.entry("guest").doubt
+    assert doubt is not None and doubt.nearest is not None and doubt.nearest.why is PairRefusal.WAITING
 
 
 @pytest.mark.parametrize(

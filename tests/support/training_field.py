@@ -4,6 +4,7 @@ to the worker, the rule and back. tests/unit/test_training_field.py makes the co
 """
 
 import json
+from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, fields
 from datetime import UTC, datetime
@@ -84,10 +85,10 @@ class Platform:
         return str(json.loads(result.stdout)["note"])
 
 
-def queue_says(policy: JobPolicy) -> str:
+def queue_says(policy: JobPolicy) -> Sequence[str]:
     [answer] = policy.decide(1.0, [QueueAsked()]).decisions
     assert isinstance(answer, PublishQueue)
-    return answer.jobs[0].message
+    return answer.jobs[0].facts.others
 
 
 def told_worker(job: Job, start: Start) -> StartJob:

@@ -41,10 +41,10 @@ ADDED = {
         ),
         '            "micro_batches": _counts(micro_batches),\n': '            "note": note,\n',
     },
-    # Who acts on it: here the words of an explanation.
+    # Who acts on it: here the facts of an explanation.
     "scheduler/policy/jobs/answers.py": {
-        "            doubt = self._places.doubt(job, at, self._wait_s) if job.phase is Phase.WAITING else None\n": (
-            '            message += f" {job.spec.request.note}".rstrip()\n'
+        "            cause, facts = why(self._fleet, self._projects, self._kept, job, self._jobs, at, counted, in_order=in_order)\n": (
+            "            facts = facts._replace(others=[job.spec.request.note])\n"
         ),
     },
 }

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from math import inf
 
-from scheduler.policy.jobs.decisions import Expected, Misfit, Pledge, PublishQueue, Wait
-from scheduler.policy.jobs.explain import Refused, beside_nobody, promised_to, runs, unable_to_share, why
-from scheduler.policy.jobs.fleet import Fleet, Needs, PoolKey
-from scheduler.policy.jobs.job import Ends, Job, Phase
+from scheduler.policy.jobs.decisions import Expected, Facts, Misfit, Pledge, PublishQueue, Unfit, Wait
+from scheduler.policy.jobs.explain import Refused, why
+from scheduler.policy.jobs.fleet import Fleet, PoolKey
+from scheduler.policy.jobs.job import Ends, Job, Phase, called
 from scheduler.policy.jobs.knobs import JobKnobs, Passing, Sharing
 from scheduler.policy.jobs.lengths import Length
 from scheduler.policy.jobs.order import Queue
@@ -14,7 +14,7 @@ from scheduler.policy.jobs.places import Places
 from scheduler.policy.jobs.plan import Ending, Forecast, Waiting
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.sharing import Waits
-from scheduler.policy.jobs.spec import JobSpec
+from scheduler.policy.jobs.spec import JobSpec, Needs
 
 
 class Outlook:
@@ -66,21 +66,11 @@ class Outlook:
                 # Where lengths are longer the order may be another one, and this job earlier.
                 start_at = expected_at - set_back, max(expected_at, late_at) - set_back
                 end_at = start_at[0] + length.expected_s, start_at[1] + length.most_s
-            cause, message = why(
-                self._fleet, self._projects, self._kept, job, self._jobs, at, counted, in_order=in_order
-            )
+            cause, facts = why(self._fleet, self._projects, self._kept, job, self._jobs, at, counted, in_order=in_order)
             if cause is Wait.ORDER and job.phase is Phase.WAITING and (others := self._places.promised_to(job)):
                 idle = True
-                cause, message = Wait.PROMISED, promised_to(job, [self._jobs[id_] for id_ in others])
-            doubt = self._places.doubt(job, at, self._wait_s) if job.phase is Phase.WAITING else None
-            if doubt is not None:
-                message += " " + beside_nobody(self._knobs, self._fleet, job, doubt)
-            elif (
-                job.spec.request.share > 0
-                and self._knobs.sharing is not Sharing.NONE
-                and not (job.spec.request.workload and job.spec.memory_mib)
-            ):
-                message += " " + unable_to_share(job)
+                names = (called(job, self._jobs[id_]) if id_ != job.spec.id else "" for id_ in others)
+                cause, facts = Wait.PROMISED, Facts(job.needs, others=sorted(names))
             entries.append(
                 Expected(
                     id=job.spec.id,
@@ -91,7 +81,9 @@ class Outlook:
                     length=length,
                     waited_s=job.waiting_s(at),
                     why=cause,
-                    message=message,
+                    facts=facts,
+                    doubt=self._places.doubt(job, at, self._wait_s) if job.phase is Phase.WAITING else None,
+                    unsaid=self._unsaid(job),
                     promise=pledges.get(job.spec.id),
                 )
             )
@@ -113,36 +105,39 @@ class Outlook:
         """Why a job could never start on the GPU instances that there are and with its project's limit."""
         most = self._projects.most(spec.project)
         if spec.size > most:
-            message = f"The project may hold {most:g} GPU instances at a time, and the job asks for {spec.size}."
-            return Misfit("count", most, message)
+            return Misfit(Unfit.LIMIT, "count", most, spec.size)
         seen = [gpu.seen for gpu in self._fleet.gpus.values() if not gpu.lost and gpu.seen is not None]
         pins, device = spec.request.gpus, spec.request.device
         if pins:
             there = {report.gpu: report for report in seen}
             missing = next((name for name in pins if name not in there), None)
             if missing is not None:
-                return Misfit("gpus", len(there), f"No GPU instance {missing} has reported.")
+                return Misfit(Unfit.UNSEEN, "gpus", len(there), missing)
             if len(pins) > 1 and any(there[name].mig for name in pins):
-                return Misfit("gpus", 1, "MIG instances form no gangs: name one.")
+                return Misfit(Unfit.MIG, "gpus", 1)
             least = min(there[name].memory_mib for name in pins)
-            if spec.memory_mib > least:
-                return Misfit("memory", least, f"One of these GPU instances has {least:.0f} MiB.")
-            return None
+            return Misfit(Unfit.PIN_MEMORY, "memory", least) if spec.memory_mib > least else None
         of_kind = [report for report in seen if device in ("", report.device)]
         if not of_kind:
-            return Misfit("device", 0, f"No GPU instance{f' of {device}' if device else ''} has reported.")
+            return Misfit(Unfit.DEVICE, "device", 0, device)
         largest = max(report.memory_mib for report in of_kind)
         if spec.memory_mib > largest:
-            return Misfit("memory", largest, f"The largest such GPU instance has {largest:.0f} MiB.")
+            return Misfit(Unfit.MEMORY, "memory", largest)
         counts: dict[PoolKey, int] = {}
         for report in of_kind:
             if spec.memory_mib <= report.memory_mib:
                 key = report.device, report.mig
                 counts[key] = 1 if report.mig else counts.get(key, 0) + 1
-        if spec.size > max(counts.values()):
-            most = max(counts.values())
-            return Misfit("count", most, f"There are {most} such GPU instances of one kind that can form a gang.")
-        return None
+        most = max(counts.values())
+        return Misfit(Unfit.GANG, "count", most) if spec.size > most else None
+
+    def _unsaid(self, job: Job) -> list[str]:
+        """What its owner left out, so that it starts beside nobody, though that is allowed."""
+        asked = job.spec.request
+        if asked.share <= 0 or self._knobs.sharing is Sharing.NONE:
+            return []
+        needed = ("workload", asked.workload), ("memory", job.spec.memory_mib)
+        return [name for name, said in needed if not said]
 
     def _pools(self, job: Job) -> tuple[PoolKey, ...]:
         """Those that a job could start in when all others have ended."""
@@ -174,7 +169,10 @@ class Outlook:
         pledges: Mapping[str, Pledge],
     ) -> Expected:
         start_at = job.since_at - set_back
-        stopping = job.phase is Phase.STOPPING
+        facts = Facts(job.needs)
+        if job.beside:
+            names = sorted(called(job, self._jobs[id_]) for id_ in job.beside)
+            facts = Facts(job.needs, others=names, slowdown=job.slowdown, measured=job.measured > 0, part=job.part)
         return Expected(
             id=job.spec.id,
             place=0,
@@ -183,8 +181,8 @@ class Outlook:
             end_at=(end_at[0] - set_back, end_at[1] - set_back),
             length=self._ends.left(job),
             waited_s=job.waited_s,
-            why=Wait.STOPPING if stopping else Wait.NONE,
-            message="It is being ended." if stopping else runs(job, [self._jobs[id_] for id_ in job.beside]),
+            why=Wait.STOPPING if job.phase is Phase.STOPPING else Wait.NONE,
+            facts=facts,
             beside=tuple(sorted(job.beside)),
             guest=bool(job.beside) and any(self._fleet.gpus[name].jobs[0] != job.spec.id for name in job.gpus),
             lost_s=job.running_s(at) - job.alone_s(at),

@@ -336,7 +336,8 @@ class JobPolicy:
         if ended is not Ended.SUCCEEDED:
             # Ranks that were ended for another rank's sake report a failure.
             ended = Ended.STOPPED if job.withdrawn else job.ended_as or ended
-        verdict = after(self._knobs, ended, lasted_s, job.spec.request.restarts, job.restarts, job.short_ends)
+        allowed = job.spec.request.restarts
+        verdict = after(self._knobs, ended, lasted_s, allowed, job.restarts, job.short_ends)
         job.restarts, job.short_ends = verdict.restarts, verdict.short_ends
         if verdict.ended is None:
             job.iterations, job.progressed_s = event.iterations, job.ran_s - job.lost_s
@@ -349,10 +350,12 @@ class JobPolicy:
                 Requeue(
                     id=event.id,
                     attempt=job.attempt,
+                    ended=ended,
                     not_before=job.not_before - self._set_back,
+                    pause_s=verdict.pause_s,
                     restarts=job.restarts,
+                    allowed=allowed,
                     short_ends=job.short_ends,
-                    message=verdict.message,
                 )
             )
             return
@@ -362,7 +365,14 @@ class JobPolicy:
         if ratios:
             self.lengths.learn(Run(project=job.spec.project, name=job.spec.name, seconds=alone_s, ratios=ratios))
         decisions.append(
-            Finish(id=event.id, ended=verdict.ended, message=verdict.message, seconds=alone_s, ratios=ratios)
+            Finish(
+                id=event.id,
+                ended=verdict.ended,
+                allowed=allowed,
+                short_ends=job.short_ends,
+                seconds=alone_s,
+                ratios=ratios,
+            )
         )
 
     def _lost(self, event: GpuLost, decisions: list[Decision]) -> None:
@@ -370,8 +380,7 @@ class JobPolicy:
             job = self.jobs[id_]
             if job.phase is Phase.PLACED:
                 job.phase, job.ended_as = Phase.STOPPING, Ended.LOST
-                message = f"{event.gpu} is silent; the attempt is over, its other ranks must end."
-                decisions.append(Stop(id=id_, attempt=job.attempt, ended=Ended.LOST, message=message))
+                decisions.append(Stop(id=id_, attempt=job.attempt, ended=Ended.LOST, gpu=event.gpu))
 
     # ---- a round -----------------------------------------------------------------------------------------------------
 
@@ -383,8 +392,7 @@ class JobPolicy:
         self.queue.advance(at)
         for job in self._preemption.stopped(self, at, events) if self._preemption is not None else ():
             job.phase, job.ended_as = Phase.STOPPING, Ended.PREEMPTED
-            message = "Other jobs need its GPU instances, or it goes on with another number of them."
-            decisions.append(Stop(id=job.spec.id, attempt=job.attempt, ended=Ended.PREEMPTED, message=message))
+            decisions.append(Stop(id=job.spec.id, attempt=job.attempt, ended=Ended.PREEMPTED))
         self._ends.begin(at)
         self.promises.begin(at)
         self.places.check()

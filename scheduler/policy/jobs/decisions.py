@@ -1,15 +1,19 @@
-"""What the rule for trainings wants done, each with its reasons. Times are epoch seconds, UTC."""
+"""
+What the rule for trainings wants done, each with its reasons, in codes and fields (scheduler/jobs/wording.py has the words).
+Times are epoch seconds, UTC.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
+from types import MappingProxyType
 from typing import NamedTuple
 
-from scheduler.policy.jobs.events import Ended
+from scheduler.policy.jobs.events import Ended, GpuSeen
 from scheduler.policy.jobs.lengths import Length
-from scheduler.policy.jobs.spec import MicroBatches
-from smore.domain.job import JobPlace
+from scheduler.policy.jobs.pairs import Slowdown
+from scheduler.policy.jobs.spec import MicroBatches, Needs
 
 
 class JobRefusal(StrEnum):
@@ -105,36 +109,42 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """End every rank of an attempt. ``ended``: how it will be over (lost with a GPU instance, or preempted)."""
+    """End every rank of an attempt. ``ended``: how it will be over (lost with ``gpu``, which is silent, or preempted)."""
 
     id: str
     attempt: int
     ended: Ended
-    message: str
+    gpu: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requeue:
-    """The job waits again, and starts ``not_before``; ``restarts`` and short ends in a row so far."""
+    """
+    The job waits again, because its attempt ``ended`` so, and starts ``not_before``, after ``pause_s``; ``restarts`` of those
+    ``allowed`` and short ends in a row so far.
+    """
 
     id: str
     attempt: int
+    ended: Ended
     not_before: float
+    pause_s: float
     restarts: int
+    allowed: int
     short_ends: int
-    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
     """
-    The job is over for good. ``seconds`` and ``ratios``: what is to be remembered of one that succeeded
-    (:class:`~smore.domain.job.Run`).
+    The job is over for good: all ``allowed`` restarts are used, or it had too many ``short_ends`` in a row. ``seconds`` and
+    ``ratios``: what is to be remembered of one that succeeded (:class:`~smore.domain.job.Run`).
     """
 
     id: str
     ended: Ended
-    message: str
+    allowed: int
+    short_ends: int
     seconds: float
     ratios: Mapping[str, float]
 
@@ -161,12 +171,23 @@ class Unpromised(StrEnum):
 
 
 class NotPromised(NamedTuple):
-    """``earliest``: the first moment that would be promised, None = none. The job waits without, if its owner wants that."""
+    """
+    ``earliest``: the first moment that would be promised, None = none. The job waits without, if its owner wants that. By
+    ``why``: its ``length``, the ``sure_s`` seconds that it surely takes no longer than and the ``left_s`` until then; how many
+    GPU instances the project's promises may be for at ``most``, and are ``promised``; the ``others``, None = too few GPU
+    instances take trainings; the ``setting``.
+    """
 
     id: str
     why: Unpromised
-    message: str
-    earliest: float | None
+    length: Length
+    earliest: float | None = None
+    setting: str = ""
+    sure_s: float = 0.0
+    left_s: float = 0.0
+    most: float = inf
+    promised: int = 0
+    others: Sequence[str] | None = ()
 
 
 class Wait(StrEnum):
@@ -186,6 +207,68 @@ class Wait(StrEnum):
     NONE = "none"
 
 
+class GpuPlace(NamedTuple):
+    """
+    A GPU instance for a job of these ``needs``: why it does not take the job now (None = it does), its last report, and as
+    the job's owner calls them who trains there and for whom it is kept.
+    """
+
+    gpu: str
+    needs: Needs
+    refused: JobRefusal | None
+    seen: GpuSeen | None
+    trains: Sequence[str] = ()
+    kept_for: str = ""
+
+
+class Nearest(NamedTuple):
+    """
+    Of the jobs that run, the ``host`` (as the guest's owner calls it) with which a guest would do the most, and why it starts
+    not even there: what the two would cost each other, their ``gain`` over the work of one alone, the memory that each needs, the
+    GPU instance ``seen``, and the way in which the guest would fit if its owner allowed that.
+    """
+
+    host: str
+    why: PairRefusal
+    own: Slowdown
+    its: Slowdown
+    gain: float
+    memory_mib: float
+    host_mib: float
+    seen: GpuSeen
+    fits: MicroBatches | None
+
+
+class Doubt(NamedTuple):
+    """Why a job that may share starts beside nobody: how many jobs that run, beside the nearest, were ``refused`` for what."""
+
+    refused: Mapping[PairRefusal, int]
+    nearest: Nearest | None
+
+
+class Facts(NamedTuple):
+    """
+    What belongs to a code of :class:`Wait`. How many GPU instances are ``free`` to the job, and others ``refused`` it for what
+    (those ``closed``: why); ``places`` that it is pinned to and that do not take it. How many its project may hold at ``most``, and
+    has ``held``. ``others``, as its owner calls them: who is first, whose promises would break ('' = its own), or who runs
+    beside it. ``in_s``: seconds until it may start, or until whoever is first is expected to. What it takes now, times as long
+    as alone (``measured``, or expected), and the ``part`` of the time in which it may run.
+    """
+
+    needs: Needs
+    free: int = 0
+    refused: Mapping[JobRefusal, int] = MappingProxyType({})
+    closed: Mapping[str, int] = MappingProxyType({})
+    places: Sequence[GpuPlace] = ()
+    most: float = inf
+    held: int = 0
+    others: Sequence[str] = ()
+    in_s: float = 0.0
+    slowdown: float = 1.0
+    measured: bool = False
+    part: float = 1.0
+
+
 class Pledge(NamedTuple):
     """
     The promise of a job that is not over: the moment ``by``, its latest start (None = it runs), what puts it ``at_risk`` by
@@ -203,7 +286,8 @@ class Pledge(NamedTuple):
 class Expected(NamedTuple):
     """
     Times of a job, each (by expected lengths, by 90 % lengths) and if nobody shorter comes, None = nobody can say.
-    ``gpus``: where it runs, () = it waits, and ``why`` and ``message`` say for what.
+    ``gpus``: where it runs, () = it waits, and ``why`` and its ``facts`` say for what; ``doubt``: why beside nobody, None = that
+    is not asked; ``unsaid``: what its owner would have to say of it for that.
     ``place`` in the queue from 1, 0 = it runs. ``beside``: the jobs
     with which it shares GPU instances, of which it is a ``guest`` where they were there first. ``lost_s``: what others
     beside it have cost it over all attempts, seconds. ``promise``: None = it has none.
@@ -217,7 +301,9 @@ class Expected(NamedTuple):
     length: Length
     waited_s: float
     why: Wait
-    message: str
+    facts: Facts
+    doubt: Doubt | None = None
+    unsaid: Sequence[str] = ()
     beside: tuple[str, ...] = ()
     guest: bool = False
     lost_s: float = 0.0
@@ -235,12 +321,31 @@ class PublishQueue:
     promised: int
 
 
-class Misfit(NamedTuple):
-    """Why a job can never start here: the field of its request, the largest value that could, and words."""
+class Unfit(StrEnum):
+    """
+    Why a job can never start here: its project's limit; one that it is pinned to never reported, is a slice, or has too little
+    memory; no GPU instance of its kind reported, none has the memory, or too few can form a gang.
+    """
 
+    LIMIT = "limit"
+    UNSEEN = "unseen"
+    MIG = "mig"
+    PIN_MEMORY = "pin_memory"
+    DEVICE = "device"
+    MEMORY = "memory"
+    GANG = "gang"
+
+
+class Misfit(NamedTuple):
+    """
+    Why a job can never start here, the field of its request, and the largest value that could; the GPU instance or kind that
+    it ``asked`` for, or how many.
+    """
+
+    why: Unfit
     field: str
     largest: float
-    message: str
+    asked: str | int = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +369,7 @@ class PlacesAnswered:
     """``places``: every GPU instance, by name; none where there is no such job, or it does not wait."""
 
     id: str
-    places: tuple[JobPlace, ...]
+    places: Sequence[GpuPlace]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

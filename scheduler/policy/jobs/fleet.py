@@ -3,29 +3,17 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from scheduler.policy.jobs.decisions import JobRefusal
 from scheduler.policy.jobs.events import GpuSeen
+from scheduler.policy.jobs.spec import Needs
 
 #: Jobs on a GPU instance at a time: a host, and a guest where both their owners allow it.
 TENANTS: Final = 2
 
 #: A pool: (device, whether they are slices).
 PoolKey = tuple[str, bool]
-
-
-class Needs(NamedTuple):
-    """
-    What a job asks of GPU instances: ``size`` of them, those of ``pins`` where it names them, on ``home`` where its
-    checkpoint binds it to a node. ``memory_mib`` 0 = whatever there is.
-    """
-
-    size: int
-    pins: tuple[str, ...]
-    device: str
-    memory_mib: float
-    home: str
 
 
 class Gpu:

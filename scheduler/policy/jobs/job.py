@@ -6,10 +6,9 @@ from enum import StrEnum
 from math import inf
 
 from scheduler.policy.jobs.events import Ended, JobSubmitted
-from scheduler.policy.jobs.fleet import Needs
 from scheduler.policy.jobs.lengths import Length, Lengths, Source
 from scheduler.policy.jobs.pairs import Slowdown, end_beside
-from scheduler.policy.jobs.spec import JobSpec, MicroBatches
+from scheduler.policy.jobs.spec import JobSpec, MicroBatches, Needs
 
 
 class Phase(StrEnum):
@@ -173,6 +172,12 @@ class Job:
         return {
             source.value: (seconds - ran_s) / told_s for source, (told_s, ran_s) in self.told.items() if seconds > ran_s
         }
+
+
+def called(job: Job, other: Job) -> str:
+    """What the owner of ``job`` calls another one: those of other projects have no name."""
+    same = other.spec.project == job.spec.project and other.spec.name
+    return other.spec.name if same else other.spec.id
 
 
 class Ends:

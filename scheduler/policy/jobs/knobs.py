@@ -136,6 +136,10 @@ class JobKnobs:
             if not good:
                 raise UnknownPolicy(f"{name}: {getattr(self, name)!r} is out of range")
 
+    def part_of(self, gain: float) -> float:
+        """Within which part of its wait a newcomer must be through where two do ``gain`` together, which is too little."""
+        return self.even_part if gain >= 1 else self.short_part
+
 
 _SMORE: Final = JobKnobs()
 _PLAIN: Final = replace(_SMORE, patience_s=inf, patience_most_s=inf, sharing=Sharing.NONE, promises=False)

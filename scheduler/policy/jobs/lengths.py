@@ -20,7 +20,7 @@ from smore.domain.job import Run
 
 
 class Source(StrEnum):
-    """Where a length is from, best first: see :data:`WORDS`."""
+    """Where a length is from, best first: see ``SOURCES`` in scheduler/jobs/wording.py."""
 
     MEASURED = "measured"
     FORMER = "former"
@@ -32,16 +32,6 @@ class Source(StrEnum):
     ASSUMED = "assumed"
 
 
-WORDS: Final[Mapping[Source, str]] = {
-    Source.MEASURED: "iterations left times their measured time",
-    Source.FORMER: "iterations times their time in the last runs of that workload on that device and as many GPU instances",
-    Source.PROFILE: "iterations times the profile's time on that device",
-    Source.DECLARED: "the duration that its owner said",
-    Source.NAME: "the median of the last runs of this name in the project",
-    Source.PROJECT: "the median of the project's last runs",
-    Source.PLATFORM: "the median of the platform's last runs",
-    Source.ASSUMED: "an hour, because nothing is known of it",
-}
 #: Standard deviation of the logarithm of a source's ratio before anything was learnt of it.
 SPREAD: Final[Mapping[Source, float]] = {
     Source.MEASURED: 0.05,

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from math import inf
 
-from scheduler.policy.jobs.decisions import Turn
+from scheduler.policy.jobs.decisions import Doubt, Turn
 from scheduler.policy.jobs.fleet import Fleet, Gpu, PoolKey
 from scheduler.policy.jobs.job import Ends, Job
 from scheduler.policy.jobs.knobs import JobKnobs, Passing
@@ -11,7 +11,7 @@ from scheduler.policy.jobs.order import Queue
 from scheduler.policy.jobs.plan import Reservation, reserve
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.promises import Promises
-from scheduler.policy.jobs.sharing import Doubt, Partners, Shared, Waits
+from scheduler.policy.jobs.sharing import Partners, Shared, Waits
 
 
 class Places:

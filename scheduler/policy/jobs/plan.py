@@ -18,9 +18,10 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple
 
-from scheduler.policy.jobs.fleet import Fleet, Gpu, Needs, PoolKey
+from scheduler.policy.jobs.fleet import Fleet, Gpu, PoolKey
 from scheduler.policy.jobs.job import Job
 from scheduler.policy.jobs.projects import Projects
+from scheduler.policy.jobs.spec import Needs
 
 #: When the jobs on a GPU instance are expected to have ended.
 ReadyAt = Callable[[Gpu], float]

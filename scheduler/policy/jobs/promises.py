@@ -23,13 +23,14 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from scheduler.policy.jobs.decisions import Beside, JobRefusal, NotPromised, Pledge, Promised, Unpromised
-from scheduler.policy.jobs.fleet import Fleet, Needs, PoolKey
+from scheduler.policy.jobs.fleet import Fleet, PoolKey
 from scheduler.policy.jobs.job import Ends, Job, Phase
 from scheduler.policy.jobs.knobs import JobKnobs
-from scheduler.policy.jobs.lengths import UNKNOWN, WORDS, Length
+from scheduler.policy.jobs.lengths import UNKNOWN, Length
 from scheduler.policy.jobs.pairs import end_beside
 from scheduler.policy.jobs.plan import Ending, Forecast, Reservation, Waiting
 from scheduler.policy.jobs.projects import Projects
+from scheduler.policy.jobs.spec import Needs
 from smore.domain.job import EARLIEST
 from smore.domain.loss import LEAST_BUDGET
 
@@ -407,15 +408,13 @@ class Promises:
         """
         id_, project, length = job.spec.id, job.spec.project, job.length
         if not self._knobs.promises:
-            return NotPromised(id_, Unpromised.SETTING, f"The setting {self._knobs.name} promises nothing.", None)
+            return NotPromised(id_, Unpromised.SETTING, length, setting=self._knobs.name)
         if length.source in UNKNOWN:
-            message = f"How long it takes is a guess ({WORDS[length.source]}): say its duration."
-            return NotPromised(id_, Unpromised.UNKNOWN, message, None)
+            return NotPromised(id_, Unpromised.UNKNOWN, length)
         most = self._projects.most_promised(project)
         promised = sum(other.needs.size for other in self._given.values() if other.spec.project == project)
         if promised + job.needs.size > most:
-            message = f"Promises of its project may be for {most:g} GPU instances at a time, and are for {promised}."
-            return NotPromised(id_, Unpromised.LIMIT, message, None)
+            return NotPromised(id_, Unpromised.LIMIT, length, most=most, promised=promised)
         sure_s = MARGIN * self._place(job).sure_s
         wanted = self._at if by == EARLIEST else job.by - sure_s
         if by != EARLIEST and wanted >= self._at - TICK_S and self._fits(job, wanted, kept):
@@ -425,19 +424,13 @@ class Promises:
             return Promised(id_, latest + sure_s, latest)
         earliest = latest + sure_s if latest is not None else None
         if by != EARLIEST and wanted < self._at - TICK_S:
-            message = (
-                f"By {WORDS[length.source]} it takes {length.expected_s:.0f} s, and surely no more than {sure_s:.0f} s; until then"
-                f" there are {max(0.0, job.by - self._at):.0f} s."
-            )
-            return NotPromised(id_, Unpromised.LENGTH, message, earliest)
+            left_s = max(0.0, job.by - self._at)
+            return NotPromised(id_, Unpromised.LENGTH, length, earliest, sure_s=sure_s, left_s=left_s)
+        if self._nowhere(job):
+            return NotPromised(id_, Unpromised.OTHERS, length, earliest, others=None)
         late = sorted((end, other) for other, end in self._ends.items() if end > wanted)[-_NAMED:]
-        names = ", ".join([*(name for _, name in reversed(late)), *self._latest][:_NAMED])
-        message = (
-            "Too few GPU instances that it could have take trainings."
-            if self._nowhere(job)
-            else f"Trainings that run or were promised an end leave it no room until then: {names}."
-        )
-        return NotPromised(id_, Unpromised.OTHERS, message, earliest)
+        others = [*(other for _, other in reversed(late)), *self._latest][:_NAMED]
+        return NotPromised(id_, Unpromised.OTHERS, length, earliest, others=others)
 
     def _fits(self, job: Job, latest: float, kept: Reservation | None) -> bool:
         """Whether a plan keeps all promises that hold and this one."""

@@ -26,15 +26,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from scheduler.policy.jobs.decisions import Beside, PairRefusal
+from scheduler.policy.jobs.decisions import Beside, Doubt, Nearest, PairRefusal
 from scheduler.policy.jobs.events import GpuSeen
-from scheduler.policy.jobs.fleet import Fleet, Needs, PoolKey
-from scheduler.policy.jobs.job import Ends, Job, Phase
+from scheduler.policy.jobs.fleet import Fleet, PoolKey
+from scheduler.policy.jobs.job import Ends, Job, Phase, called
 from scheduler.policy.jobs.knobs import JobKnobs, Sharing
 from scheduler.policy.jobs.order import waiting_job
 from scheduler.policy.jobs.pairs import Host, Pairs, Slowdown, ends, share_now, wait_for
 from scheduler.policy.jobs.promises import Promises
-from scheduler.policy.jobs.spec import MicroBatches
+from scheduler.policy.jobs.spec import MicroBatches, Needs
 from smore.domain.job_rule import HostOffer
 
 #: Seconds that a job would wait for GPU instances of its own.
@@ -73,18 +73,6 @@ class Choice(NamedTuple):
     hosts: Sequence[Host]
     part: float
     left_s: float
-
-
-class Doubt(NamedTuple):
-    """
-    Why a job has no host: how many others than the best were refused for what; ``parts``, in which it would have run its
-    batch; the best one, and what stands against it.
-    """
-
-    refused: Counter[PairRefusal]
-    parts: MicroBatches
-    best: Candidate | None
-    why: PairRefusal | None
 
 
 #: What matters of a newcomer before its length, and whether something is kept from it: jobs alike in it are looked at once.
@@ -167,7 +155,15 @@ class Partners:
                 best = nearest
         if best is not None and best[1] in refused:
             refused[best[1]] -= 1
-        return Doubt(+refused, parts, *(best or (None, None)))
+        return Doubt(+refused, self._nearest(job, parts, *best) if best is not None else None)
+
+    def _nearest(self, job: Job, parts: MicroBatches, best: Candidate, why: PairRefusal) -> Nearest:
+        host, seen = best.host, self._fleet.gpus[best.names[0]].seen
+        assert seen is not None
+        own_mib, host_mib = parts.memory_mib, host.occupied_mib
+        most_mib = _room_mib(self._knobs, seen) - host_mib
+        fits = next((way for way in job.spec.not_allowed if way.memory_mib <= most_mib), None)
+        return Nearest(called(job, host), why, best.own, best.its, best.gain, own_mib, host_mib, seen, fits)
 
     def _refused(
         self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str]
@@ -236,7 +232,7 @@ class Partners:
         fitting = [
             name
             for name in names
-            if room_mib(self._knobs, self._fleet.gpus[name].seen) >= host.occupied_mib + parts.memory_mib
+            if _room_mib(self._knobs, self._fleet.gpus[name].seen) >= host.occupied_mib + parts.memory_mib
         ]
         if not fitting:
             return PairRefusal.MEMORY, candidate
@@ -328,7 +324,7 @@ class Partners:
         workloads = job.spec.request.workload, candidate.host.spec.request.workload
         if gain >= knobs.least_gain_alike and gain >= max(self._best_gain(device, name) for name in workloads):
             return inf
-        return knobs.even_part if gain >= 1 else knobs.short_part
+        return knobs.part_of(gain)
 
     def _best_gain(self, device: str, workload: str) -> float:
         """The most that a job of a workload does together with another job that is here."""
@@ -413,7 +409,7 @@ def _offer(one: Candidate) -> HostOffer:
     )
 
 
-def room_mib(knobs: JobKnobs, seen: GpuSeen | None) -> float:
+def _room_mib(knobs: JobKnobs, seen: GpuSeen | None) -> float:
     """What two on a GPU instance may have together."""
     return seen.memory_mib * (1 - knobs.spare_part) - 2 * seen.context_mib if seen is not None else 0.0
 

@@ -2,8 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from smore.domain.job import JobRequest
+
+
+class Needs(NamedTuple):
+    """
+    What a job asks of GPU instances: ``size`` of them, those of ``pins`` where it names them, on ``home`` where its
+    checkpoint binds it to a node. ``memory_mib`` 0 = whatever there is.
+    """
+
+    size: int
+    pins: tuple[str, ...]
+    device: str
+    memory_mib: float
+    home: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,7 +99,7 @@ def test_an_attempt_that_was_ended_for_a_lost_gpu_instance_is_lost_whatever_its_
     [requeue] = jobs.end("gang", Ended.FAILED, later=1)
 
     assert isinstance(requeue, Requeue)
-    assert "lost" in requeue.message
+    assert requeue.ended is Ended.LOST
     assert jobs.policy.jobs["gang"].short_ends == 0
 
 
@@ -125,7 +125,7 @@ def test_a_checkpoint_on_a_node_binds_the_job_to_it() -> None:
 
     entry = jobs.entry("job")
     assert entry.why is Wait.HOME
-    assert home in entry.message
+    assert entry.facts.needs.home == home
     jobs.tell(*fleet)
     assert jobs.running["job"] == (2, (gpu,))
 

@@ -176,7 +176,7 @@ def test_gpu_instances_are_kept_for_whom_an_operator_moved() -> None:
     assert started(jobs.submit("small", hours=2)) == []
     entry = jobs.entry("small")
     assert entry.why is Wait.KEPT
-    assert "gang" in entry.message
+    assert entry.facts.others == ["gang"]
     assert started(jobs.submit("tiny", hours=0.1)) == ["tiny"]
     jobs.end("tiny", later=1)
     jobs.end("first", later=1)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.policy.jobs.decisions import JobRefusal, PlacesAnswered, Wait
+from scheduler.policy.jobs.decisions import JobRefusal, PlacesAnswered, Unfit, Wait
 from scheduler.policy.jobs.events import (
     Ended,
     GpuLost,
@@ -69,7 +69,7 @@ def test_memory_must_be_there() -> None:
     jobs.submit("gang", count=2, memory_mib=100_000.0)
     entry = jobs.entry("gang")
     assert entry.why is Wait.BUSY
-    assert "2 with too little memory" in entry.message
+    assert entry.facts.refused[JobRefusal.MEMORY] == 2
 
 
 def test_ties_go_where_fewer_instances_are_held() -> None:
@@ -88,14 +88,14 @@ def test_slices_form_no_gangs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "word"),
+    ("change", "refused"),
     [
-        ({"closed": "drained"}, "drained"),
-        ({"closed": "paused"}, "paused"),
-        ({"attached": 1}, "started elsewhere"),
+        ({"closed": "drained"}, JobRefusal.CLOSED),
+        ({"closed": "paused"}, JobRefusal.CLOSED),
+        ({"attached": 1}, JobRefusal.ATTACHED),
     ],
 )
-def test_closed_gpu_instances_take_nothing(change: dict[str, Any], word: str) -> None:
+def test_closed_gpu_instances_take_nothing(change: dict[str, Any], refused: JobRefusal) -> None:
     [gpu] = gpus(1)
     jobs = DrivenJobs(fleet=[replace(gpu, **change)])
     assert started(jobs.submit("pinned", gpus=("n0g0",))) == []
@@ -103,7 +103,7 @@ def test_closed_gpu_instances_take_nothing(change: dict[str, Any], word: str) ->
 
     entry = jobs.entry("pinned")
     assert (entry.why, entry.start_at) == (Wait.PINNED, None)
-    assert word in entry.message
+    assert [(place.refused, place.seen) for place in entry.facts.places] == [(refused, replace(gpu, **change))]
     assert jobs.entry("any").why is Wait.TOO_FEW
     assert started(jobs.tell(gpu)) == ["any"] or "pinned" in jobs.running
 
@@ -115,7 +115,9 @@ def test_a_pin_waits_for_just_those() -> None:
 
     entry = jobs.entry("pinned")
     assert entry.why is Wait.PINNED
-    assert "n0g1 trains first" in entry.message
+    assert [(place.gpu, place.refused, place.trains) for place in entry.facts.places] == [
+        ("n0g1", JobRefusal.BUSY, ["first"])
+    ]
     assert entry.start_at is not None
     assert entry.start_at[0] == jobs.now + 2 * HOUR
     jobs.end("first", later=HOUR)
@@ -127,10 +129,10 @@ def test_other_trainings_of_the_project_are_named_and_those_of_others_are_not() 
     jobs.submit("j1", name="day", gpus=("n0g0",))
     jobs.submit("j2", name="theirs", project="q", gpus=("n0g1",))
     jobs.submit("j3", name="night", gpus=("n0g0", "n0g1"))
-    assert "n0g0 trains day; n0g1 trains j2" in jobs.entry("j3").message
     [answer] = jobs.tell(PlacesAsked(id="j3"))
     assert isinstance(answer, PlacesAnswered)
-    assert [place.message for place in answer.places] == ["trains day", "trains j2"]
+    assert answer.places == jobs.entry("j3").facts.places
+    assert [place.trains for place in answer.places] == [["day"], ["j2"]]
 
 
 def test_a_lost_gpu_instance_ends_the_whole_gang() -> None:
@@ -177,7 +179,6 @@ def test_expected_times_follow_the_queue() -> None:
         assert job.end_at is not None
         assert job.start_at[0] <= job.start_at[1] <= job.end_at[1]
         assert job.end_at[0] == pytest.approx(job.start_at[0] + job.length.expected_s)
-        assert job.message
 
 
 def test_a_dry_run_says_what_would_happen_and_changes_nothing() -> None:
@@ -197,27 +198,25 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "field", "largest"),
+    ("asked", "misfit"),
     [
-        ({"count": 5}, "count", 4),
-        ({"count": 3, "project": "q"}, "count", 2),
-        ({"memory_mib": 90_000.0}, "memory", 80_000.0),
-        ({"device": "Z"}, "device", 0),
-        ({"gpus": ("nowhere",)}, "gpus", 6),
-        ({"gpus": ("mig0", "mig1")}, "gpus", 1),
-        ({"gpus": ("mig0",), "memory_mib": 20_000.0}, "memory", 10_000.0),
+        ({"count": 5}, (Unfit.GANG, "count", 4, "")),
+        ({"count": 3, "project": "q"}, (Unfit.LIMIT, "count", 2, 3)),
+        ({"memory_mib": 90_000.0}, (Unfit.MEMORY, "memory", 80_000.0, "")),
+        ({"device": "Z"}, (Unfit.DEVICE, "device", 0, "Z")),
+        ({"gpus": ("nowhere",)}, (Unfit.UNSEEN, "gpus", 6, "nowhere")),
+        ({"gpus": ("mig0", "mig1")}, (Unfit.MIG, "gpus", 1, "")),
+        ({"gpus": ("mig0",), "memory_mib": 20_000.0}, (Unfit.PIN_MEMORY, "memory", 10_000.0, "")),
     ],
 )
-def test_what_could_never_start_is_refused_with_the_field(asked: dict[str, object], field: str, largest: float) -> None:
+def test_what_could_never_start_is_refused_with_the_field(asked: dict[str, object], misfit: tuple[object, ...]) -> None:
     slices = [
         GpuSeen(gpu=f"mig{place}", node="n9", device="slice", memory_mib=10_000.0, mig=True) for place in range(2)
     ]
     jobs = DrivenJobs(fleet=gpus(3, 1) + slices)
     jobs.tell(LimitsChanged(limits={"q": ProjectLimit(gpus=2)}))
-    misfit = jobs.ask(**asked).misfit
 
-    assert misfit is not None
-    assert (misfit.field, misfit.largest) == (field, largest)
+    assert jobs.ask(**asked).misfit == misfit
 
 
 def test_no_gpu_instance_stands_idle_for_whoever_waits_for_its_project_s_limit() -> None:
@@ -241,7 +240,7 @@ def test_why_gpu_instances_are_closed_is_said_of_a_job_that_waits() -> None:
         replace(fleet[0], closed="drained"), replace(fleet[1], closed="paused"), replace(fleet[2], closed="paused")
     )
     jobs.submit("one")
-    assert "1 drained, 2 paused." in jobs.entry("one").message
+    assert jobs.entry("one").facts.closed == {"drained": 1, "paused": 2}
 
 
 def test_what_stands_against_a_job_is_said_of_every_gpu_instance() -> None:
@@ -252,13 +251,13 @@ def test_what_stands_against_a_job_is_said_of_every_gpu_instance() -> None:
     jobs.submit("gang", count=2, device="A", memory_mib=1000.0, hours=9)
     [answer] = jobs.tell(PlacesAsked(id="gang"))
     assert isinstance(answer, PlacesAnswered)
-    assert {place.gpu: (place.refused, place.message) for place in answer.places} == {
-        "n0g0": (JobRefusal.DEVICE, "is another device: B"),
-        "n0g1": (JobRefusal.CLOSED, "is drained"),
-        "n0g2": (JobRefusal.ATTACHED, "has a training that was started elsewhere"),
-        "n0g3": (JobRefusal.LOST, "is silent"),
-        "n0g4": (JobRefusal.BUSY, "trains one"),
-        "small": (JobRefusal.MEMORY, "has 100 MiB"),
+    assert {place.gpu: place.refused for place in answer.places} == {
+        "n0g0": JobRefusal.DEVICE,
+        "n0g1": JobRefusal.CLOSED,
+        "n0g2": JobRefusal.ATTACHED,
+        "n0g3": JobRefusal.LOST,
+        "n0g4": JobRefusal.BUSY,
+        "small": JobRefusal.MEMORY,
     }
     for id_ in ("one", "nobody"):
         assert jobs.tell(PlacesAsked(id=id_)) == [PlacesAnswered(id=id_, places=())]

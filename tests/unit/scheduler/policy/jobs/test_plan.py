@@ -3,9 +3,9 @@
 from random import Random
 
 from scheduler.policy.jobs.events import ProjectLimit
-from scheduler.policy.jobs.fleet import Needs
 from scheduler.policy.jobs.plan import Ending, Forecast, Waiting
 from scheduler.policy.jobs.projects import Projects
+from scheduler.policy.jobs.spec import Needs
 
 KEYS = (("V100", False), ("A100", False))
 

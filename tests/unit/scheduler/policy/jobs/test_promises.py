@@ -9,6 +9,7 @@ from scheduler.policy.jobs.decisions import (
     BreaksAnswered,
     Decision,
     NotPromised,
+    PairRefusal,
     Promised,
     Start,
     Turn,
@@ -81,7 +82,7 @@ def test_whoever_waits_for_a_promise_is_told_whose() -> None:
 
     entry = jobs.entry("long")
     assert entry.why is Wait.PROMISED
-    assert "an end that was promised would not be kept: that of nightly" in entry.message
+    assert entry.facts.others == ["nightly"]
 
 
 def test_the_rule_wakes_when_a_promise_has_no_time_left() -> None:
@@ -188,7 +189,9 @@ def test_a_promised_job_shares_only_while_it_surely_ends_in_time() -> None:
         assert isinstance(verdict(ask(jobs, "promised", by_h, **alike)), Promised)
         assert started(jobs.submit("guest", hours=1, **alike)) == beside
         if not beside:
-            assert "would no longer surely end by its promise" in jobs.entry("guest").message
+            doubt = jobs.entry("guest").doubt
+            assert doubt is not None and doubt.nearest is not None
+            assert doubt.nearest.why is PairRefusal.PROMISED
 
 
 @pytest.mark.parametrize(
@@ -229,7 +232,7 @@ def test_a_promise_is_at_risk_where_gpu_instances_come_back_smaller(where: dict[
         promise = jobs.entry("promised").promise
         assert promise is not None and promise.at_risk == risk
         told = verdict(ask(jobs, "late", 2, hours=1, memory_mib=40_000.0, **where))
-        assert isinstance(told, NotPromised) and ("take trainings" in told.message) == (risk != "")
+        assert isinstance(told, NotPromised) and (told.others is None) == (risk != "")
 
 
 def test_where_nobody_waits_all_settings_start_the_same() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.policy.jobs.decisions import Decision, PairRefusal, Requeue, Start
+from scheduler.policy.jobs.decisions import Decision, Doubt, Facts, Nearest, PairRefusal, Requeue, Start
 from scheduler.policy.jobs.events import (
     Ended,
     GpuSeen,
@@ -20,7 +20,6 @@ from scheduler.policy.jobs.events import (
     PairMeasured,
     PairsKnown,
 )
-from scheduler.policy.jobs.explain import DOUBTS
 from scheduler.policy.jobs.knobs import SETTINGS, Sharing
 from scheduler.policy.jobs.spec import MicroBatches
 from scheduler.policy.setting import UnknownPolicy
@@ -49,8 +48,19 @@ class Sharers(DrivenJobs):
     def beside(self, id_: str) -> list[str]:
         return list(self.policy.jobs[id_].beside)
 
-    def message(self, id_: str) -> str:
-        return self.entry(id_).message
+    def doubt(self, id_: str) -> Doubt:
+        doubt = self.entry(id_).doubt
+        assert doubt is not None
+        return doubt
+
+    def nearest(self, id_: str) -> Nearest:
+        """The host that came closest, and why it starts not even there."""
+        nearest = self.doubt(id_).nearest
+        assert nearest is not None
+        return nearest
+
+    def facts(self, id_: str) -> Facts:
+        return self.entry(id_).facts
 
 
 def starts(decisions: list[Decision]) -> Start:
@@ -69,10 +79,11 @@ def test_who_would_wait_starts_beside_another_one(setting: str) -> None:
     assert driven.entry("guest").guest
     assert driven.entry("guest").beside == ("host",)
     assert not driven.entry("host").guest
-    assert driven.message("host") == "It runs beside guest, at 0.80 of its speed (expected)."
+    facts = driven.facts("host")
+    assert (facts.others, facts.slowdown, facts.measured, facts.part) == (["guest"], 1.25, False, 1.0)
     # Two on a GPU instance at most.
     assert started(driven.share("third")) == []
-    assert "Of the jobs that run, 2 have no room for another one." in driven.message("third")
+    assert driven.doubt("third") == Doubt({PairRefusal.FULL: 2}, None)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -91,57 +102,64 @@ def test_free_gpu_instances_come_before_shared_ones() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"workload": "x"}, "1 was never profiled beside it"),
-        ({"share": 0.2}, "it could take up to 1.25 times as long, more than its owner allows"),
-        ({"memory_mib": 70_000.0}, "70000 MiB and 8000 MiB do not fit into 80000 MiB with 5 % to spare"),
+        ({"workload": "x"}, PairRefusal.UNPROFILED),
+        ({"share": 0.2}, PairRefusal.SHARE),
+        ({"memory_mib": 70_000.0}, PairRefusal.MEMORY),
     ],
 )
-def test_why_a_job_starts_beside_nobody(fields: dict[str, object], reason: str) -> None:
+def test_why_a_job_starts_beside_nobody(fields: dict[str, object], reason: PairRefusal) -> None:
     driven = Sharers()
     driven.share("host", hours=0.05)
     assert started(driven.submit("guest", hours=3, **{**SHARED, **fields})) == []
-    assert reason in driven.message("guest")
+    refused, nearest = driven.doubt("guest")
+    if reason is PairRefusal.UNPROFILED:
+        assert (refused, nearest) == ({reason: 1}, None)
+    else:
+        assert nearest is not None
+        assert (refused, nearest.host, nearest.why) == ({}, "host", reason)
+        assert (nearest.memory_mib, nearest.host_mib) == ({**SHARED, **fields}["memory_mib"], 8_000.0)
 
 
 def test_two_that_would_end_later_on_average_wait() -> None:
     driven = Sharers(slowdown=1.6)
     driven.share("host", hours=0.05)
     assert started(driven.share("guest", hours=3)) == []
-    assert "on average both would end later than if it waited" in driven.message("guest")
+    assert driven.nearest("guest").why is PairRefusal.WAITING
 
 
 def test_the_host_is_asked_too() -> None:
     driven = Sharers()
     driven.share("host", share=0.2)
     driven.share("guest")
-    assert "host could take up to 1.25 times as long, more than its owner allows" in driven.message("guest")
+    assert driven.nearest("guest").why is PairRefusal.ITS_SHARE
     driven.end("host")
     driven.share("unsaid", share=1.0, memory_mib=0.0)
-    assert "unsaid does not say" not in driven.message("unsaid")
+    assert driven.entry("unsaid").doubt is None
 
 
 @pytest.mark.parametrize(
-    ("host", "guest", "who"),
-    [(1.0, 0.5, "it"), (0.5, 1.0, "host")],
+    ("host", "guest", "why"),
+    [(1.0, 0.5, PairRefusal.SHARE), (0.5, 1.0, PairRefusal.ITS_SHARE)],
     ids=["by the guest's owner", "by the host's owner"],
 )
-def test_owners_allow_what_a_pair_takes_in_nine_cases_of_ten(host: float, guest: float, who: str) -> None:
+def test_owners_allow_what_a_pair_takes_in_nine_cases_of_ten(host: float, guest: float, why: PairRefusal) -> None:
     """Both are expected to take 1.25 times as long, and at most 1.6 times."""
     driven = Sharers()
     driven.tell(PairsKnown(pairs=[PairKnown("A", pair[0], pair[1], 1.25, 1.6) for pair in ("ab", "ba")]))
     driven.share("host", "a", share=host)
 
     assert started(driven.share("guest", "b", share=guest)) == []
-    assert f"{who} could take up to 1.60 times as long, more than its owner allows" in driven.message("guest")
+    nearest = driven.nearest("guest")
+    assert (nearest.why, nearest.own, nearest.its) == (why, (1.25, 1.6), (1.25, 1.6))
 
 
 def test_who_says_no_memory_neither_shares_nor_is_shared_with() -> None:
     driven = Sharers()
     driven.share("host", memory_mib=0.0)
     driven.share("guest")
-    assert "host does not say how much memory it needs" in driven.message("guest")
+    assert driven.nearest("guest").why is PairRefusal.MEMORY_UNKNOWN
     driven.share("other", memory_mib=0.0)
-    assert "Beside" not in driven.message("other")
+    assert (driven.entry("other").doubt, driven.entry("other").unsaid) == (None, ["memory"])
 
 
 def test_two_contexts_are_left_free() -> None:
@@ -149,7 +167,8 @@ def test_two_contexts_are_left_free() -> None:
     driven.tell(GpuSeen(gpu="n0g0", node="n0", device="A", memory_mib=80_000.0, context_mib=500.0))
     driven.share("host", memory_mib=40_000.0)
     driven.share("guest", memory_mib=35_500.0)
-    assert "80000 MiB with 5 % and two contexts of 500 MiB to spare" in driven.message("guest")
+    nearest = driven.nearest("guest")
+    assert (nearest.why, nearest.seen.memory_mib, nearest.seen.context_mib) == (PairRefusal.MEMORY, 80_000.0, 500.0)
     assert started(driven.share("fits", memory_mib=35_000.0)) == ["fits"]
 
 
@@ -158,9 +177,9 @@ def test_a_host_that_takes_more_memory_than_it_said_leaves_less() -> None:
     driven.share("host", hours=5)
     driven.tell(JobProgressed(id="host", attempt=1, iterations=10, iteration_s=1.0, memory_mib=75_000.0))
     assert started(driven.share("guest", "b", hours=1)) == []
-    assert "8000 MiB and 75000 MiB do not fit" in driven.message("guest")
+    assert (driven.nearest("guest").why, driven.nearest("guest").host_mib) == (PairRefusal.MEMORY, 75_000.0)
     driven.tell(JobProgressed(id="host", attempt=1, iterations=20, iteration_s=1.0, memory_mib=9_000.0))
-    assert "8000 MiB and 75000 MiB do not fit" in driven.message("guest"), "it may take it again"
+    assert driven.nearest("guest").host_mib == 75_000.0, "it may take it again"
     driven.end("host")
     assert driven.running["guest"]
 
@@ -185,17 +204,17 @@ def test_of_micro_batches_with_which_it_would_fit_its_owner_is_told() -> None:
     driven.share("host", memory_mib=40_000.0)
     ways = tuple(MicroBatches(count=count, memory_mib=72_000.0 / count) for count in (2, 4))
     assert started(driven.share("guest", memory_mib=72_000.0, not_allowed=ways)) == []
-    hint = "(with --micro-batches 1,2 it would need 36000 MiB and fit)"
-    assert f"do not fit into 80000 MiB with 5 % to spare {hint}" in driven.message("guest")
+    assert driven.nearest("guest").fits == ways[0]
     assert started(driven.share("large", memory_mib=72_000.0, not_allowed=ways[:0])) == []
-    assert "--micro-batches" not in driven.message("large")
+    assert driven.nearest("large").fits is None
 
 
 def test_a_pair_that_does_little_is_formed_for_the_short_only() -> None:
     driven = Sharers(slowdown=1.9)
     driven.share("host", hours=10)
     driven.share("long", hours=3)
-    assert "together they would do 1.05 times the work of one, 1.2 are asked for" in driven.message("long")
+    nearest = driven.nearest("long")
+    assert (nearest.why, nearest.gain) == (PairRefusal.LITTLE, pytest.approx(2 / 1.9))
     assert started(driven.share("short", "b", hours=0.5)) == ["short"]
     # The paper shares wherever waiting for that one host takes longer.
     paper = Sharers("sjf-bsbf", slowdown=1.8)
@@ -209,7 +228,7 @@ def test_two_that_lose_no_work_together_share_for_longer_than_two_that_do(slowdo
     driven = Sharers(slowdown=slowdown)
     driven.share("host", hours=10, share=2.0)
     assert started(driven.share("middle", "b", hours=0.8, share=2.0)) == expected
-    assert expected or "through within 10 % of its wait" in driven.message("middle")
+    assert expected or driven.nearest("middle").why is PairRefusal.LITTLE
 
 
 def test_a_pair_that_does_little_is_formed_where_nobody_would_do_more_with_either() -> None:
@@ -225,7 +244,7 @@ def test_a_pair_that_does_little_is_formed_where_nobody_would_do_more_with_eithe
         # It may share and waits for a GPU instance of its own: it is too large for the host.
         driven.share("elsewhere", "c", hours=1, memory_mib=79_000.0)
         assert started(driven.share("long", hours=3)) == []
-        assert "1.14 times the work of one, 1.2 are asked for (1.1 where nobody" in driven.message("long")
+        assert driven.nearest("long").why is PairRefusal.LITTLE
     # Its own workload is nobody else.
     driven = Sharers(slowdown=1.75)
     driven.tell(pairs(ab=1.75, ba=1.75, bb=1.2))
@@ -299,7 +318,7 @@ def test_a_measurement_replaces_what_was_predicted_until_somebody_comes_or_goes(
     driven.share("guest", "b", hours=1)
     driven.tell(PairMeasured(id="host", attempt=1, slowdown=1.6), later=60.0)
     assert driven.policy.jobs["host"].slowdown == 1.6
-    assert driven.message("host") == "It runs beside guest, at 0.62 of its speed (measured)."
+    assert (driven.facts("host").slowdown, driven.facts("host").measured) == (1.6, True)
     driven.tell(pairs(aa=1.25, ab=1.3, ba=1.3))
     assert driven.policy.jobs["host"].slowdown == 1.6, "another table predicts, and does not measure"
     driven.tell(pairs(aa=1.25, ab=1.25, ba=1.25))
@@ -310,7 +329,7 @@ def test_a_measurement_replaces_what_was_predicted_until_somebody_comes_or_goes(
     driven.tell(PairMeasured(id="host", attempt=1, slowdown=2.1))
     driven.end("again")
     assert started(driven.share("never", "b", hours=1)) == []
-    assert "measured to be worse than its owner allows" in driven.message("never")
+    assert driven.nearest("never").why is PairRefusal.WORSE
     assert started(driven.tell(pairs(ab=1.25, ba=1.25))) == ["never"]
 
 
@@ -319,10 +338,7 @@ def test_a_guest_that_is_held_back_ends_later_and_has_run_for_less() -> None:
     driven.share("host", hours=1)
     driven.share("guest", "b", iterations=1000, iteration_s={"A": 3.6}, duration_s=0.0)
     driven.tell(GuestHeldBack(id="guest", attempt=1, part=0.25))
-    assert (
-        driven.message("guest")
-        == "It runs beside host, at 0.20 of its speed (expected, held back to 25 % of the time)."
-    )
+    assert (driven.facts("guest").slowdown, driven.facts("guest").part) == (5.0, 0.25)
     job = driven.policy.jobs["guest"]
     # Iterations are told without the time for which it is held back.
     driven.tell(JobProgressed(id="guest", attempt=1, iterations=100, iteration_s=4.5), later=0.5 * HOUR)
@@ -346,7 +362,7 @@ def test_a_pair_that_a_former_leader_has_measured_to_be_worse_is_not_formed_and_
         PairsKnown(pairs=[PairKnown("A", "a", "b", 1.25, 1.25, worse=True), PairKnown("A", "b", "a", 1.25, 1.25)])
     )
     assert started(driven.share("guest", "b", hours=1)) == []
-    assert "measured to be worse than its owner allows" in driven.message("guest")
+    assert driven.nearest("guest").why is PairRefusal.WORSE
 
 
 def test_a_host_that_ends_leaves_its_guest_where_it_is() -> None:
@@ -378,7 +394,7 @@ def test_nobody_shares_what_is_kept_for_whoever_is_first() -> None:
     driven.submit("first", hours=1, count=2)
     driven.tell(later=20 * HOUR)
     assert started(driven.share("guest", hours=8)) == []
-    assert "the GPU instances of host are kept for whoever is first" in driven.message("guest")
+    assert driven.nearest("guest").why is PairRefusal.KEPT
 
 
 def test_what_is_kept_in_a_round_is_kept_from_those_who_come_after_in_it() -> None:
@@ -411,7 +427,7 @@ def test_one_that_is_being_ended_takes_no_guest() -> None:
     driven.share("host", hours=1)
     driven.tell(JobWithdrawn(id="host"))
     assert started(driven.share("guest", hours=1)) == []
-    assert "Of the jobs that run, 1 is about to end." in driven.message("guest")
+    assert driven.doubt("guest") == Doubt({PairRefusal.STOPPING: 1}, None)
 
 
 def test_time_lost_is_kept_over_restarts() -> None:
@@ -426,7 +442,3 @@ def test_time_lost_is_kept_over_restarts() -> None:
 def test_what_preempts_does_not_share() -> None:
     with pytest.raises(UnknownPolicy, match="sharing"):
         replace(SETTINGS["srsf"], sharing=Sharing.GAIN)
-
-
-def test_every_refusal_has_words() -> None:
-    assert set(DOUBTS) == set(PairRefusal)
