@@ -110,7 +110,7 @@ class Maker:
         self._joined = asyncio.Event()
         self._rows: dict[Topic, _Rows] = {}
         #: The rows of queues, each with what it is made of.
-        self._queues: dict[str, tuple[rows.Waiting, bytes]] = {}
+        self._queues: dict[str, tuple[rows.WaitingRow, bytes]] = {}
         self._records = _Records(gateway, caller, project)
 
     def join(self, viewer: Viewer) -> None:

@@ -60,7 +60,7 @@ from scheduler.policy.jobs.lengths import Lengths
 from scheduler.policy.jobs.order import Queue
 from scheduler.policy.jobs.pairs import UNPROFILED, Pairs, Slowdown
 from scheduler.policy.jobs.places import Places
-from scheduler.policy.jobs.plan import Forecast
+from scheduler.policy.jobs.plan import Forecast, for_another
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.promises import Promises
 from scheduler.policy.jobs.restarts import after
@@ -213,9 +213,8 @@ class JobPolicy:
     def _place(self, job: Job, gpus: tuple[str, ...], since_at: float, parts: MicroBatches) -> None:
         self.fleet.take(job.spec.id, gpus, willing=job.spec.request.share > 0)
         self.projects.held[job.spec.project] += len(gpus)
-        seen = self.fleet.gpus[gpus[0]].seen
         job.phase, job.gpus, job.since_at, job.ended_as = Phase.PLACED, gpus, since_at, None
-        job.device = seen.device if seen is not None else ""
+        job.device = self.fleet.device_of(gpus)
         job.parts, job.slowed_at = parts, self._at
         for other in self._neighbours(job):
             other.settle(self._at)
@@ -460,11 +459,9 @@ class JobPolicy:
     def _start(self, job: Job, shared: Shared, at: float, place: int, decisions: list[Decision]) -> None:
         gpus = shared.gpus
         turn, waited_s = self.queue.turn(job), job.waiting_s(at)
-        kept_for = self.places.kept.id if self.places.kept is not None and self.places.kept.id != job.spec.id else ""
-        if self.places.kept is not None and self.places.kept.id == job.spec.id:
-            self.places.kept = None
+        kept = self.places.kept = for_another(self.places.kept, job)
         passed = place - 1 - sum(isinstance(decision, Start) for decision in decisions)
-        length = job.left(self.lengths, at, self._device(gpus))
+        length = job.left(self.lengths, at, self.fleet.device_of(gpus))
         self._leave_queue(job, at)
         job.attempt += 1
         self._place(job, gpus, at, shared.parts)
@@ -476,7 +473,7 @@ class JobPolicy:
             waited_s=waited_s,
             length=length,
             nodes=len({seen.node for name in gpus if (seen := self.fleet.gpus[name].seen) is not None}),
-            kept_for=kept_for,
+            kept_for=kept.id if kept is not None else "",
             refused={code: count for code, count in self.fleet.refusals.items() if count},
         )
         decisions.append(
@@ -490,10 +487,6 @@ class JobPolicy:
                 beside=shared.beside,
             )
         )
-
-    def _device(self, gpus: tuple[str, ...]) -> str:
-        seen = self.fleet.gpus[gpus[0]].seen
-        return seen.device if seen is not None else ""
 
     # ---- when, and questions -----------------------------------------------------------------------------------------
 

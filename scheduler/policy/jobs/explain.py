@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from scheduler.policy.jobs.decisions import Facts, GpuPlace, JobRefusal, Wait
 from scheduler.policy.jobs.fleet import Fleet, Gpu
 from scheduler.policy.jobs.job import Job, Phase, called
-from scheduler.policy.jobs.plan import Reservation
+from scheduler.policy.jobs.plan import Reservation, for_another
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.spec import Needs
 
@@ -38,7 +38,7 @@ def why(
     project = job.spec.project
     if projects.room(project) < needs.size:
         return Wait.LIMIT, Facts(needs, most=projects.most(project), held=projects.held[project])
-    first = _first(kept, job)
+    first = for_another(kept, job)
     if needs.pins:
         each = (_place(fleet, first, fleet.gpus.get(name) or Gpu(name), job, jobs) for name in needs.pins)
         return Wait.PINNED, Facts(needs, places=[place for place in each if place.refused is not None])
@@ -59,11 +59,6 @@ def why(
     return Wait.BUSY if free < needs.size else Wait.ORDER, facts
 
 
-def _first(kept: Reservation | None, job: Job) -> Reservation | None:
-    """What is kept for another job."""
-    return kept if kept is not None and kept.id != job.spec.id else None
-
-
 def _counted(fleet: Fleet, needs: Needs, first: Reservation | None) -> tuple[Counter[JobRefusal], Counter[str]]:
     kept = first.gpus if first is not None else ()
     refused, closed = fleet.refused(needs, kept), Counter[str]()
@@ -78,7 +73,7 @@ def _counted(fleet: Fleet, needs: Needs, first: Reservation | None) -> tuple[Cou
 
 def places(fleet: Fleet, kept: Reservation | None, job: Job, jobs: Mapping[str, Job]) -> list[GpuPlace]:
     """What stands against a job that waits on each GPU instance; ``jobs``: all, by id."""
-    return [_place(fleet, _first(kept, job), gpu, job, jobs) for _, gpu in sorted(fleet.gpus.items())]
+    return [_place(fleet, for_another(kept, job), gpu, job, jobs) for _, gpu in sorted(fleet.gpus.items())]
 
 
 def _place(fleet: Fleet, first: Reservation | None, gpu: Gpu, job: Job, jobs: Mapping[str, Job]) -> GpuPlace:

@@ -1,7 +1,7 @@
 """The GPU instances: who is on each, which are free, and which a job gets."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import inf
 from typing import Final
 
@@ -187,7 +187,7 @@ class Fleet:
                 name in self.gpus and self.gpus[name].refusal() is None and self._takes(name, needs, without)
                 for name in needs.pins
             )
-            return tuple(sorted(needs.pins, key=self._rank)) if free else None
+            return tuple(sorted(needs.pins, key=self.rank)) if free else None
         for key in keys:
             pool = self.pools[key]
             if pool.count < needs.size:
@@ -214,7 +214,7 @@ class Fleet:
         usable = [name for names in self._usable(self.pools[key], needs, without).values() for name in names]
         if needs.pins:
             usable = [name for name in usable if name in needs.pins]
-        return sorted(usable, key=self._rank)
+        return sorted(usable, key=self.rank)
 
     def half(self, needs: Needs, key: PoolKey, without: Collection[str]) -> dict[str, list[str]]:
         """
@@ -233,16 +233,22 @@ class Fleet:
                 and needs.home in ("", seen.node)
             ]
             if usable:
-                hosts[id_] = sorted(usable, key=self._rank)
+                hosts[id_] = sorted(usable, key=self.rank)
         return hosts
 
-    def place_of(self, name: str) -> tuple[str, int, str]:
+    def device_of(self, gpus: Sequence[str]) -> str:
+        """Of a gang, '' = not known."""
+        seen = self.gpus[gpus[0]].seen if gpus[0] in self.gpus else None
+        return seen.device if seen is not None else ""
+
+    def rank(self, name: str) -> tuple[str, int, str]:
         """By it, GPU instances stand in a row: those of a node together."""
-        return self._rank(name)
+        seen = self.gpus[name].seen
+        return (seen.node, seen.held, name) if seen is not None else ("", 0, name)
 
     def in_rank(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those of a node in a row."""
-        return tuple(sorted(names, key=self._rank))
+        return tuple(sorted(names, key=self.rank))
 
     def gather(self, size: int, gpus: Iterable[Gpu]) -> tuple[str, ...]:
         """``size`` of ``gpus``, of which there are enough, from the fewest nodes."""
@@ -270,17 +276,13 @@ class Fleet:
             # The smallest that is enough, else the largest: no other order needs fewer nodes.
             room = min(enough) if enough else max(map(len, nodes.values()))
             best = min(
-                (self._held(sorted(names, key=self._rank)[:left]), node)
+                (self._held(sorted(names, key=self.rank)[:left]), node)
                 for node, names in nodes.items()
                 if len(names) == room
             )[1]
-            chosen += sorted(nodes[best], key=self._rank)[:left]
+            chosen += sorted(nodes[best], key=self.rank)[:left]
             nodes = {node: names for node, names in nodes.items() if node != best}
         return tuple(chosen)
-
-    def _rank(self, name: str) -> tuple[str, int, str]:
-        seen = self.gpus[name].seen
-        return (seen.node, seen.held, name) if seen is not None else ("", 0, name)
 
     def _held(self, names: Iterable[str]) -> int:
         return sum(seen.held for name in names if (seen := self.gpus[name].seen) is not None)

@@ -8,7 +8,7 @@ from scheduler.policy.jobs.fleet import Fleet, Gpu, PoolKey
 from scheduler.policy.jobs.job import Ends, Job
 from scheduler.policy.jobs.knobs import JobKnobs, Passing
 from scheduler.policy.jobs.order import Queue
-from scheduler.policy.jobs.plan import Reservation, reserve
+from scheduler.policy.jobs.plan import Reservation, for_another, reserve
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.promises import Promises
 from scheduler.policy.jobs.sharing import Partners, Shared, Waits
@@ -87,18 +87,19 @@ class Places:
     def _allowed(self, job: Job) -> bool:
         """Whether the project may have more, and whoever is first of it still what is kept for it."""
         room = self._projects.room(job.spec.project)
-        first = self._jobs[self.kept.id] if self.kept is not None and self.kept.id != job.spec.id else None
+        kept = for_another(self.kept, job)
+        first = self._jobs[kept.id] if kept is not None else None
         of_both = first is not None and first.spec.project == job.spec.project
         return room >= job.needs.size + (first.needs.size if first is not None and of_both else 0)
 
     def _kept_from(self, job: Job) -> frozenset[str]:
         """What is kept for another one."""
-        return self.kept.gpus if self.kept is not None and self.kept.id != job.spec.id else frozenset()
+        kept = for_another(self.kept, job)
+        return kept.gpus if kept is not None else frozenset()
 
     def _left_on(self, job: Job, gpus: tuple[str, ...]) -> float:
         """The 90 % length of a job that waits, on ``gpus``."""
-        seen = self._fleet.gpus[gpus[0]].seen
-        return self._ends.left(job, seen.device if seen is not None else "").most_s
+        return self._ends.left(job, self._fleet.device_of(gpus)).most_s
 
     def keys(self, job: Job) -> list[PoolKey]:
         """The pools that a job may have, the one where it would end first first."""

@@ -36,6 +36,11 @@ class Reservation:
     at: float
 
 
+def for_another(kept: Reservation | None, job: Job) -> Reservation | None:
+    """What is kept, None = nothing is, or for this job."""
+    return kept if kept is not None and kept.id != job.spec.id else None
+
+
 def reserve(
     fleet: Fleet, keys: Sequence[PoolKey], job: Job, ready_at: ReadyAt, allowed_at: float
 ) -> Reservation | None:

@@ -358,8 +358,7 @@ class Promises:
         return self._length_s(self._lefts.left(job, device)) * (1 + job.spec.request.budget)
 
     def _on(self, job: Job, gpus: Sequence[str]) -> float:
-        seen = self._fleet.gpus[gpus[0]].seen if gpus[0] in self._fleet.gpus else None
-        return self._sure_s(job, seen.device if seen is not None else "")
+        return self._sure_s(job, self._fleet.device_of(gpus))
 
     def _place(self, job: Job) -> _Place:
         """The pools in which a job is as fast as it can be and any of whose GPU instances will do."""

@@ -249,7 +249,7 @@ class Partners:
                 if why is None and candidate is not None:
                     found.append(candidate)
             if self._knobs.sharing is Sharing.FIRST:
-                found.sort(key=lambda one: self._fleet.place_of(one.names[0]))
+                found.sort(key=lambda one: self._fleet.rank(one.names[0]))
             else:
                 size = job.needs.size
                 found.sort(key=lambda one: (-one.gain, -min(size, len(one.names)), one.left_s, one.host.spec.id))

@@ -184,7 +184,7 @@ def test_rows_from_before_are_summed_up_an_hour_at_a_time(engine: Engine, redis_
     least=st.sampled_from([1, 60, 3600]),
 )
 def test_no_series_has_too_many_points(since: float, span: float, step: int | None, least: int) -> None:
-    window = series.Window.over(since, since + span, step, least_s=least)
+    window = series.StepGrid.over(since, since + span, step, least_s=least)
     assert 1 <= len(window.at) <= series.MOST
     assert window.since <= since < window.since + window.step_s
     assert window.at[-1] < window.until <= window.at[-1] + window.step_s
@@ -200,7 +200,7 @@ def test_quantiles_of_a_function(engine: Engine, redis_client: "redis.Redis") ->
     Recorder(engine, redis_client, PREFIX).drain()
     with engine.begin() as connection:
         connection.execute(text("UPDATE function_minutes SET wholes = NULL WHERE cold > 0"))
-    window = series.Window.over(HOUR, HOUR + 240, 60)
+    window = series.StepGrid.over(HOUR, HOUR + 240, 60)
     columns, _ = Series(engine).function(window, "default", "echo", None)
     for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
         assert columns[name][0] == pytest.approx(sorted(times)[math.ceil(share * len(times)) - 1], rel=0.1)
@@ -223,7 +223,7 @@ def test_what_a_job_lost_is_told_as_its_windows_have_it(engine: Engine) -> None:
         for each in windows:
             given_ = {name: getattr(each, name) for name in ("start", "end", "before_s", "closed_s", "after_s")}
             connection.execute(insert, given_)
-    found = Series(engine).job_lost(series.Window.over(HOUR + 120, HOUR + 600, 120), "j1")
+    found = Series(engine).job_lost(series.StepGrid.over(HOUR + 120, HOUR + 600, 120), "j1")
     assert [at for at, _ in found] == [HOUR + 120, HOUR + 240]
     for (_, ranks), count in zip(found, (4, 6), strict=True):
         wanted = Sums.of(windows[:count])
@@ -247,17 +247,17 @@ def test_the_harvest_by_hour_and_day(engine: Engine, redis_client: "redis.Redis"
             ),
             {"at": at},
         )
-    by_day = Series(engine).harvest(series.Window.over(day, day + 172_800, 86_400), "function", "default", {})
+    by_day = Series(engine).harvest(series.StepGrid.over(day, day + 172_800, 86_400), "function", "default", {})
     assert [(part.at, part.key, part.invocations, part.met, part.cold, part.saved) for part in by_day] == [
         (day, "default/echo", 2, 1, 0, 2),
         (day + 86_400, "default/echo", 1, 1, 1, 0),
         (None, "default/echo", 3, 2, 1, 2),
     ]
     assert by_day[0].run_s == pytest.approx(0.02)
-    by_hour = Series(engine).harvest(series.Window.over(day, day + 7200, 3600, least_s=3600), "gpu", None, {})
+    by_hour = Series(engine).harvest(series.StepGrid.over(day, day + 7200, 3600, least_s=3600), "gpu", None, {})
     assert [(part.at, part.key, part.invocations) for part in by_hour] == [
         (day, "cpu0", 1),
         (day + 3600, "cpu0", 1),
         (None, "cpu0", 2),
     ]
-    assert Series(engine).harvest(series.Window.over(day, day + 7200, 3600), "project", "vision", {}) == []
+    assert Series(engine).harvest(series.StepGrid.over(day, day + 7200, 3600), "project", "vision", {}) == []
