@@ -22,7 +22,7 @@ from lab.simulation.interference import Contention, InterferenceModel, Use
 from lab.simulation.result import EXPIRED, FAILED, GPU_COLUMNS, REJECTED, SUCCEEDED, Result
 from lab.simulation.traces import Trace
 from lab.simulation.world import Function, Gpu, Training, World, bad
-from scheduler.policy.degradation import Degradation, Table
+from scheduler.policy.degradation import Degradation, PolicyTable
 from smore.domain.degradation import Kind, Neighbour, of_function, of_training
 from smore.domain.function import FunctionSpec
 from smore.domain.invocation import State
@@ -107,7 +107,7 @@ class RecordedSpan:
     served: Sequence[Served]
     gpus: Sequence[HistoryGpu]
     specs: Mapping[tuple[str, int], FunctionSpec]
-    table: Table | None
+    table: PolicyTable | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class HistoryWorld(World):
     loads: Mapping[str, float]
     ratios: Floats = field(compare=False)
     places: Mapping[str, HistoryGpu]
-    table: Table | None
+    table: PolicyTable | None
     share: float
 
     def check_training(self, gpu: Gpu, path: str) -> None:

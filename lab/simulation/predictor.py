@@ -22,7 +22,7 @@ from lab.simulation.interference import MODELS, decode, encode
 from lab.simulation.learned import Measured, PairTable
 from lab.simulation.recipes import RECIPES
 from lab.simulation.world import Reader, World
-from scheduler.policy.degradation import Degradation, Table
+from scheduler.policy.degradation import Degradation, PolicyTable
 
 Kind = Literal["sampled", "exact", "none"]
 _NUMBERS: Final = {model: number for number, model in enumerate(MODELS)}
@@ -60,7 +60,7 @@ class Belief:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tables:
     """
-    A :class:`scheduler.policy.degradation.Table`. ``rmsle``: of the predicted cells against the truth, by direction.
+    A :class:`scheduler.policy.degradation.PolicyTable`. ``rmsle``: of the predicted cells against the truth, by direction.
     """
 
     version: int
@@ -71,7 +71,7 @@ class Tables:
         return self.places.get((device, sharing_mode))
 
 
-def table(world: World, belief: Belief, seed: int) -> Table | None:
+def table(world: World, belief: Belief, seed: int) -> PolicyTable | None:
     """Of all places of a world; the same for the same seed. None for the belief ``none``."""
     if belief.kind == "none":
         return None

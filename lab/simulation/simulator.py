@@ -46,7 +46,7 @@ from scheduler.policy.decisions import (
     QuestionAnswered,
     Throttle,
 )
-from scheduler.policy.degradation import Table
+from scheduler.policy.degradation import PolicyTable
 from scheduler.policy.events import (
     AdmissionDue,
     Event,
@@ -72,7 +72,7 @@ def simulate(
     make: Callable[[int], Policy],
     *,
     seed: int,
-    table: Table | None = None,
+    table: PolicyTable | None = None,
     name: str = "",
 ) -> Result:
     """
@@ -90,7 +90,9 @@ class _Simulation:
     instance and the heap together.
     """
 
-    def __init__(self, world: World, trace: Trace, policy: Policy, seed: int, table: Table | None, name: str) -> None:
+    def __init__(
+        self, world: World, trace: Trace, policy: Policy, seed: int, table: PolicyTable | None, name: str
+    ) -> None:
         self._world, self._trace, self._policy, self._seed, self._name = world, trace, policy, seed, name
         self._table = table
         self._names = [function.name for function in world.functions]

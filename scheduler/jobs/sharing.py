@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler.jobs.attempts import Attempt
-from scheduler.policy.jobs.decisions import Beside
+from scheduler.policy.jobs.decisions import BesideHost
 from scheduler.policy.jobs.events import Event, GuestHeldBack, PairKnown, PairMeasured, PairsKnown
 from smore.domain.loss import LEAST_WINDOWS
 from smore.messages.degradation import BadTable
@@ -130,7 +130,7 @@ class SharedAttempts:
         job: str,
         attempt: int,
         gpus: Sequence[str],
-        beside: Sequence[tuple[Beside, Attempt]],
+        beside: Sequence[tuple[BesideHost, Attempt]],
         place: Place,
     ) -> list[JobPair]:
         """The pairs that an attempt would form with its hosts, each seen from both sides; ``now`` in epoch seconds."""

@@ -24,7 +24,7 @@ from scheduler.policy.jobs.decisions import (
 )
 from scheduler.policy.jobs.events import Ended
 from scheduler.policy.jobs.knobs import JobKnobs
-from scheduler.policy.jobs.lengths import Source
+from scheduler.policy.jobs.lengths import LengthSource
 from scheduler.policy.jobs.spec import Needs
 from smore.domain.job import JobPlace, PromiseState
 from smore.postgres.jobs import Job
@@ -106,15 +106,15 @@ UNPROMISED: Final[Mapping[Unpromised, str]] = {
     Unpromised.OTHERS: "Trainings that run or were promised an end leave it no room until then: {names}.",
     Unpromised.SETTING: "The setting {setting} promises nothing.",
 }
-SOURCES: Final[Mapping[Source, str]] = {
-    Source.MEASURED: "iterations left times their measured time",
-    Source.FORMER: "iterations times their time in the last runs of that workload on that device and as many GPU instances",
-    Source.PROFILE: "iterations times the profile's time on that device",
-    Source.DECLARED: "the duration that its owner said",
-    Source.NAME: "the median of the last runs of this name in the project",
-    Source.PROJECT: "the median of the project's last runs",
-    Source.PLATFORM: "the median of the platform's last runs",
-    Source.ASSUMED: "an hour, because nothing is known of it",
+SOURCES: Final[Mapping[LengthSource, str]] = {
+    LengthSource.MEASURED: "iterations left times their measured time",
+    LengthSource.FORMER: "iterations times their time in the last runs of that workload on that device and as many GPU instances",
+    LengthSource.PROFILE: "iterations times the profile's time on that device",
+    LengthSource.DECLARED: "the duration that its owner said",
+    LengthSource.NAME: "the median of the last runs of this name in the project",
+    LengthSource.PROJECT: "the median of the project's last runs",
+    LengthSource.PLATFORM: "the median of the platform's last runs",
+    LengthSource.ASSUMED: "an hour, because nothing is known of it",
 }
 #: What puts a promise at risk (:class:`~scheduler.policy.jobs.decisions.Pledge`) or breaks it.
 RISKS: Final[Mapping[str, str]] = {

@@ -10,7 +10,7 @@ from smore.messages import degradation as wire
 
 
 class ArrayTable:
-    """A :class:`scheduler.policy.degradation.Table` over a published one; each place becomes arrays once."""
+    """A :class:`scheduler.policy.degradation.PolicyTable` over a published one; each place becomes arrays once."""
 
     def __init__(self, table: wire.Table) -> None:
         self._version = table.version

@@ -20,7 +20,7 @@ from scheduler.policy.decisions import Answer, FinishBounds, PublishAdmission
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import AdmissionDue, QuestionAsked
 from scheduler.policy.knobs import BudgetRule, Knobs
-from scheduler.policy.lanes import Waiting
+from scheduler.policy.lanes import Lanes
 from scheduler.policy.ordering import Ordering
 from scheduler.policy.overrides import Overrides
 from scheduler.policy.placement import Placement
@@ -63,7 +63,7 @@ class Admission:
         self,
         knobs: Knobs,
         cluster: Cluster,
-        waiting: Waiting,
+        waiting: Lanes,
         overrides: Overrides,
         ordering: Ordering,
         batching: Batching,

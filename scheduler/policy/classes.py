@@ -18,7 +18,7 @@ from scheduler.policy.cluster import Batch, Cluster
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import InvocationArrived
 from scheduler.policy.knobs import ClassRule, Knobs
-from scheduler.policy.lanes import Lane, Waiting
+from scheduler.policy.lanes import Lane, Lanes
 from scheduler.policy.load import Lateness
 from smore.domain.function import WorkClass
 
@@ -45,7 +45,7 @@ class Classes:
     ``ask``: what other work is weighed by [kernel.ASK_FIELDS]. ``heard``: how late calls are heard of.
     """
 
-    def __init__(self, knobs: Knobs, cluster: Cluster, waiting: Waiting, ask: kernel.Row) -> None:
+    def __init__(self, knobs: Knobs, cluster: Cluster, waiting: Lanes, ask: kernel.Row) -> None:
         self._rule, self._guarded, self.heard = knobs.classes, 1.0 + knobs.guard, Lateness()
         self._cluster, self._waiting = cluster, waiting
         self._bounded, self._single = ask.copy(), ask.copy()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.policy import kernel
-from scheduler.policy.degradation import PRECEDENCE, Kinds, Place, Places, Table
+from scheduler.policy.degradation import PRECEDENCE, Kinds, Place, Places, PolicyTable
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import GpuReported
 from scheduler.policy.kernel import Floats, Ints
@@ -255,7 +255,7 @@ class Cluster:
 
     # ---- what is where -----------------------------------------------------------------------------------------------
 
-    def adopt(self, table: Table) -> None:
+    def adopt(self, table: PolicyTable) -> None:
         """A new version of the table: everything is joined with it."""
         self.places.adopt(table)
         for row in range(len(self.names)):

@@ -69,7 +69,7 @@ def weight_arrays(weights: Weights, models: Mapping[str, int]) -> tuple[Floats, 
     return arrays["training"], arrays["function"], arrays["functions"]
 
 
-class Table(Protocol):
+class PolicyTable(Protocol):
     """What a composition root hands the policy: tables by place, under one version."""
 
     @property
@@ -155,11 +155,11 @@ class Places:
     """The places that GPU instances are at, by (device, sharing mode), each joined with every kind."""
 
     def __init__(self, kinds: Kinds) -> None:
-        self.table: Table = NoTable()
+        self.table: PolicyTable = NoTable()
         self._kinds = kinds
         self._places: dict[tuple[str, str], Place] = {}
 
-    def adopt(self, table: Table) -> None:
+    def adopt(self, table: PolicyTable) -> None:
         """A new version: what was joined with the old one is forgotten."""
         self.table = table
         self._places.clear()

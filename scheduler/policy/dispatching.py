@@ -20,7 +20,7 @@ from scheduler.policy.decisions import Decision, Dispatch, Prewarm
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import InvocationArrived
 from scheduler.policy.knobs import Choice, Knobs, Order
-from scheduler.policy.lanes import Lane, Waiting
+from scheduler.policy.lanes import Lane, Lanes
 from scheduler.policy.load import LoadSwitch
 from scheduler.policy.ordering import Heads, Ordering
 from scheduler.policy.overrides import Overrides
@@ -40,7 +40,7 @@ class Dispatching:
         *,
         knobs: Knobs,
         cluster: Cluster,
-        waiting: Waiting,
+        waiting: Lanes,
         classes: Classes,
         load: LoadSwitch,
         overrides: Overrides,

@@ -55,7 +55,7 @@ from scheduler.policy.events import (
     WarmLimits,
 )
 from scheduler.policy.knobs import PRESETS, Knobs
-from scheduler.policy.lanes import Waiting
+from scheduler.policy.lanes import Lanes
 from scheduler.policy.load import LoadSwitch
 from scheduler.policy.ordering import Ordering
 from scheduler.policy.overrides import Overrides
@@ -92,7 +92,7 @@ class Engine:
             budget=knobs.tau_training,
             memory_reserve=knobs.memory_reserve,
         )
-        self.waiting = Waiting()
+        self.waiting = Lanes()
         self.load = LoadSwitch(high=knobs.load_hi, low=knobs.load_lo, hold_s=knobs.hold_s)
         self.overrides = Overrides(cluster)
         self.placement = Placement(knobs, shadow, cluster, self.overrides)

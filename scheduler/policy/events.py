@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from scheduler.policy.degradation import Table
+from scheduler.policy.degradation import PolicyTable
 from scheduler.policy.forecast import Forecast
 from smore.domain.function import FunctionSpec
 from smore.domain.learned import Learned, LearnedCost
@@ -187,7 +187,7 @@ class WarmLimits:
 class TableUpdated:
     """Another version of the degradation table holds from now on."""
 
-    table: Table
+    table: PolicyTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

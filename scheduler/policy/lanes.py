@@ -16,7 +16,7 @@ Entry = tuple[float, float, str]
 
 
 @dataclass(slots=True)
-class Waiting:
+class Lanes:
     """Lanes keyed by :data:`Lane`; an invocation that must run alone has a lane of its own."""
 
     _lanes: dict[Lane, list[Entry]] = field(default_factory=dict)

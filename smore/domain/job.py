@@ -221,7 +221,7 @@ class JobRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class PastRun:
     """
     A job that succeeded, for lengths to be learnt from: it held its GPU instances for ``seconds``, less what others
     beside it cost it; ``ratios``: what was left of it over what a source told, of each that was asked first.

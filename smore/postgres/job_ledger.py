@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
-from smore.domain.job import OVER, PLACED, REFUSED, STARTED, WAITING, Action, Outcome, PromiseState, Run
+from smore.domain.job import OVER, PLACED, REFUSED, STARTED, WAITING, Action, Outcome, PastRun, PromiseState
 from smore.postgres.job_pairs import JobPair, add_pairs, pairs_of, worse_since, write_pairs
 from smore.postgres.job_promises import JobPromise, add_promise, promises_of, write_promise
 from smore.postgres.jobs import Attempt, Change, change
@@ -118,7 +118,7 @@ class JobLedger:
         with Session(self._engine) as session:
             return session.scalar(select(JobRow.env).where(JobRow.id == job))
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[PastRun]:
         """The last jobs that succeeded, oldest first."""
         row = JobRow
         query = select(row.project, row.name, row.ran_s - row.lost_s, row.ratios).where(
@@ -128,7 +128,7 @@ class JobLedger:
         with Session(self._engine) as session:
             rows = session.execute(query).all()
         return [
-            Run(project=project, name=name, seconds=seconds, ratios=ratios or {})
+            PastRun(project=project, name=name, seconds=seconds, ratios=ratios or {})
             for project, name, seconds, ratios in reversed(rows)
         ]
 

@@ -20,7 +20,7 @@ from scheduler.policy.jobs.decisions import NotPromised, Promised, Start
 from scheduler.policy.jobs.events import JobSubmitted, RunsKnown
 from scheduler.policy.jobs.knobs import SETTINGS, JobKnobs
 from scheduler.policy.jobs.promises import MARGIN
-from smore.domain.job import EARLIEST, Run
+from smore.domain.job import EARLIEST, PastRun
 from tests.support.driven_jobs import NOW, gpus, spec_of
 
 ALONE = replace(SETTINGS["smore-jobs"], sharing=SETTINGS["sjf"].sharing)
@@ -76,7 +76,7 @@ class Fleet:
 
     def __init__(self, running: list[tuple[int, int]], knobs: JobKnobs = ALONE) -> None:
         self.policy = JobPolicy(knobs)
-        ratios = [Run(project="p", name="", seconds=1.0, ratios={"declared": 1.0}) for _ in range(100)]
+        ratios = [PastRun(project="p", name="", seconds=1.0, ratios={"declared": 1.0}) for _ in range(100)]
         self.policy.decide(NOW, [*gpus(3), RunsKnown(runs=ratios)])
         self.ready = [0.0] * 3
         for number, (quarters, count) in enumerate(running):

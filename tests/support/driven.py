@@ -16,7 +16,7 @@ from scheduler.policy.decisions import (
 from scheduler.policy.engine import Engine
 from scheduler.policy.events import AdmissionDue, Event, QuestionAsked, StatusDue
 from scheduler.policy.knobs import PRESETS, Knobs
-from scheduler.policy.lanes import Waiting
+from scheduler.policy.lanes import Lanes
 from scheduler.policy.load import LoadSwitch
 from scheduler.policy.prewarm.prewarmer import Prewarmer
 
@@ -35,7 +35,7 @@ class DrivenEngine:
         return self.engine.cluster
 
     @property
-    def waiting(self) -> Waiting:
+    def waiting(self) -> Lanes:
         return self.engine.waiting
 
     @property

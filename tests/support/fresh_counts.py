@@ -3,9 +3,9 @@
 from collections import Counter
 
 from scheduler.policy.jobs.core import JobPolicy
-from scheduler.policy.jobs.fleet import Fleet, Gpu, Pool
-from scheduler.policy.jobs.job import Phase
-from scheduler.policy.jobs.order import Queue, rank
+from scheduler.policy.jobs.fleet import DevicePool, Fleet, Gpu
+from scheduler.policy.jobs.job import JobPhase
+from scheduler.policy.jobs.order import OrderedQueue, rank
 
 
 def differing(policy: JobPolicy) -> int:
@@ -18,7 +18,7 @@ def differing(policy: JobPolicy) -> int:
         or any(job.beside[other.spec.id] != policy._slowdown(job, other) for other in policy._neighbours(job))
         for job in policy.jobs.values()
     )
-    waiting = {id_ for id_, job in policy.jobs.items() if job.phase is Phase.WAITING}
+    waiting = {id_ for id_, job in policy.jobs.items() if job.phase is JobPhase.WAITING}
     return (
         _of_fleet(policy.fleet)
         + _of_queue(policy.queue, policy._at)
@@ -28,7 +28,7 @@ def differing(policy: JobPolicy) -> int:
     )
 
 
-def _of_queue(queue: Queue, at: float) -> int:
+def _of_queue(queue: OrderedQueue, at: float) -> int:
     fresh = [
         (rank(queue._knobs, job, queue.weight(job.spec.project), at), job.submitted_at, id_)
         for id_, job in queue._jobs.items()
@@ -49,11 +49,11 @@ def _of_fleet(fleet: Fleet) -> int:
         copy.seen, copy.jobs, copy.lost = gpu.seen, list(gpu.jobs), gpu.lost
         fresh._enter(copy)
     keys = fleet.pools.keys() | fresh.pools.keys()
-    empty = Pool()
+    empty = DevicePool()
     pools = sum(_counts(fleet.pools.get(key, empty)) != _counts(fresh.pools.get(key, empty)) for key in keys)
     strangers = len(fleet._willing - {job for gpu in fleet.gpus.values() for job in gpu.jobs})
     return pools + (fleet.free != fresh.free) + (+fleet.refusals != +fresh.refusals) + strangers
 
 
-def _counts(pool: Pool) -> tuple[int, int, int, dict[str, set[str]], dict[str, set[str]]]:
+def _counts(pool: DevicePool) -> tuple[int, int, int, dict[str, set[str]], dict[str, set[str]]]:
     return pool.size, pool.open, pool.count, pool.free, pool.half

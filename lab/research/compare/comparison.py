@@ -33,7 +33,7 @@ from lab.simulation.profiler import SIMULATED
 from lab.simulation.result import Result
 from lab.simulation.simulator import simulate
 from lab.simulation.world import Other, Preset, World, load
-from scheduler.policy.degradation import Table
+from scheduler.policy.degradation import PolicyTable
 from smore.traces import public
 
 #: Bounds of the random factor on every demand and exponent.
@@ -161,7 +161,7 @@ def run_cell(plan: Plan, cell: Cell) -> tuple[Cell, Row, int]:
     preset = plan.load(cell.world, cell.other)
     world = preset.worlds[cell.configuration]
     trace = traces.of(traces.changed(preset.trace, plan.trace), world, cell.seed, data=plan.data)
-    tables: dict[Belief, Table | None] = {}
+    tables: dict[Belief, PolicyTable | None] = {}
     exclusive = simulate(world, trace.none(), policies.compared(plan.policies[0]), seed=cell.seed, name="exclusive run")
     figures: dict[str, Mapping[str, float]] = {}
     if small(world, trace):
@@ -178,7 +178,7 @@ def run_cell(plan: Plan, cell: Cell) -> tuple[Cell, Row, int]:
     return cell, figures, len(trace) * len(plan.policies)
 
 
-def errors(table: Table | None) -> dict[str, float]:
+def errors(table: PolicyTable | None) -> dict[str, float]:
     """The RMSLE of what a policy was told of pairs that the predictor had not seen, by direction and their mean."""
     rmsle = table.rmsle if isinstance(table, Tables) else {}
     by_direction = {

@@ -37,7 +37,7 @@ from lab.simulation.result import GPU_COLUMNS, SUCCEEDED, Result
 from lab.simulation.simulator import simulate
 from lab.simulation.traces import Trace
 from lab.simulation.world import Preset, World, bad
-from scheduler.policy.degradation import Table
+from scheduler.policy.degradation import PolicyTable
 from smore.domain.loss import Loss, Verdict, Window, estimate, judge
 from smore.traces import public
 
@@ -89,7 +89,7 @@ class Calibration:
     network_s: float
     looks: Sequence[Look]
     deadline_s: Mapping[str, float]
-    table: Table | None = None
+    table: PolicyTable | None = None
 
     @property
     def capacity_per_s(self) -> float:

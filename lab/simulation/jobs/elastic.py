@@ -15,7 +15,7 @@ from math import floor
 from typing import Final, NamedTuple
 
 from scheduler.policy.jobs.fleet import Fleet, PoolKey
-from scheduler.policy.jobs.job import Job, Phase
+from scheduler.policy.jobs.job import Job, JobPhase
 from scheduler.policy.jobs.knobs import JobKnobs
 from scheduler.policy.jobs.projects import Projects
 
@@ -44,7 +44,7 @@ def allotted(
 ) -> dict[str, int]:
     """Allot GPU instances to all jobs that run or wait, by id; 0 = it waits."""
     candidates: dict[PoolKey, dict[str, Job]] = {}
-    for job in chain((job for job in jobs.values() if job.phase is Phase.PLACED), waiting):
+    for job in chain((job for job in jobs.values() if job.phase is JobPhase.PLACED), waiting):
         seen = fleet.gpus[job.gpus[0]].seen if job.gpus else None
         key = (seen.device, seen.mig) if seen is not None else next(iter(pools(job)), None)
         if key is not None:

@@ -20,10 +20,10 @@ from scheduler.policy.jobs.events import (
     LimitsChanged,
 )
 from scheduler.policy.jobs.fleet import Fleet, PoolKey
-from scheduler.policy.jobs.job import Job, Phase
+from scheduler.policy.jobs.job import Job, JobPhase
 from scheduler.policy.jobs.knobs import JobKnobs, JobOrder
 from scheduler.policy.jobs.lengths import Lengths
-from scheduler.policy.jobs.order import Queue, rank
+from scheduler.policy.jobs.order import OrderedQueue, rank
 
 #: Events after which somebody else may have to run.
 _CHANGES: Final = (GpuLost, GpuSeen, JobHeld, JobSubmitted, LimitsChanged)
@@ -89,7 +89,7 @@ def _changes(event: Event) -> bool:
 def losers(
     knobs: JobKnobs,
     fleet: Fleet,
-    queue: Queue,
+    queue: OrderedQueue,
     jobs: Mapping[str, Job],
     lengths: Lengths,
     pools: Callable[[Job], Sequence[PoolKey]],
@@ -100,7 +100,7 @@ def losers(
     ones stop, until whoever waits for theirs has enough.
     """
     ordered = []
-    for job in (*(job for job in jobs.values() if job.phase is Phase.PLACED), *queue):
+    for job in (*(job for job in jobs.values() if job.phase is JobPhase.PLACED), *queue):
         if job.gpus:
             job.length = job.left(lengths, at)
         place = rank(knobs, job, queue.weight(job.spec.project), at), job.submitted_at, job.spec.id
@@ -143,7 +143,7 @@ def crosses_at(knobs: JobKnobs, jobs: Iterable[Job], at: float) -> float:
         (
             at + most / job.needs.size - job.running_s(at)
             for job in jobs
-            if job.phase is Phase.PLACED and job.running_s(at) * job.needs.size < most
+            if job.phase is JobPhase.PLACED and job.running_s(at) * job.needs.size < most
         ),
         default=inf,
     )

@@ -6,12 +6,12 @@ from math import inf
 from scheduler.policy.jobs.decisions import Expected, Facts, Misfit, Pledge, PublishQueue, Unfit, Wait
 from scheduler.policy.jobs.explain import Refused, why
 from scheduler.policy.jobs.fleet import Fleet, PoolKey
-from scheduler.policy.jobs.job import Ends, Job, Phase, called
+from scheduler.policy.jobs.job import Ends, Job, JobPhase, called
 from scheduler.policy.jobs.knobs import JobKnobs, Passing, Sharing
 from scheduler.policy.jobs.lengths import Length
-from scheduler.policy.jobs.order import Queue
-from scheduler.policy.jobs.places import Places
-from scheduler.policy.jobs.plan import Ending, Forecast, Waiting
+from scheduler.policy.jobs.order import OrderedQueue
+from scheduler.policy.jobs.places import StartPlaces
+from scheduler.policy.jobs.plan import PlannedEnd, PlannedJob, QueueForecast
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.sharing import Waits
 from scheduler.policy.jobs.spec import JobSpec, Needs
@@ -25,10 +25,10 @@ class Outlook:
         knobs: JobKnobs,
         fleet: Fleet,
         projects: Projects,
-        queue: Queue,
+        queue: OrderedQueue,
         jobs: Mapping[str, Job],
         ends: Ends,
-        places: Places,
+        places: StartPlaces,
         wait_s: Waits,
     ) -> None:
         self._knobs, self._fleet, self._projects, self._queue = knobs, fleet, projects, queue
@@ -38,7 +38,7 @@ class Outlook:
     def publish(self, at: float, set_back: float) -> PublishQueue:
         """Every job; ``at`` runs ahead of the clock by ``set_back``, times in the answer are the clock's."""
         running, waiting = self._running(), self._waiting()
-        held = self._out_of_queue(Phase.HELD)
+        held = self._out_of_queue(JobPhase.HELD)
         ends = [{job.spec.id: end(job) for job in running} for end in (self._ends.at, self._ends.late)]
         starts = [
             self._forecast(at, running, waiting, of, most=most).starts()
@@ -60,14 +60,14 @@ class Outlook:
         ]
         for place, job in enumerate((*waiting, *held), 1):
             expected_at, late_at = (start.get(job.spec.id) for start in starts)
-            length = job.length if job.phase is not Phase.HELD else self._ends.left(job)
+            length = job.length if job.phase is not JobPhase.HELD else self._ends.left(job)
             start_at = end_at = None
             if expected_at is not None and late_at is not None:
                 # Where lengths are longer the order may be another one, and this job earlier.
                 start_at = expected_at - set_back, max(expected_at, late_at) - set_back
                 end_at = start_at[0] + length.expected_s, start_at[1] + length.most_s
             cause, facts = why(self._fleet, self._projects, self._kept, job, self._jobs, at, counted, in_order=in_order)
-            if cause is Wait.ORDER and job.phase is Phase.WAITING and (others := self._places.promised_to(job)):
+            if cause is Wait.ORDER and job.phase is JobPhase.WAITING and (others := self._places.promised_to(job)):
                 idle = True
                 names = (called(job, self._jobs[id_]) if id_ != job.spec.id else "" for id_ in others)
                 cause, facts = Wait.PROMISED, Facts(job.needs, others=sorted(names))
@@ -82,7 +82,7 @@ class Outlook:
                     waited_s=job.waiting_s(at),
                     why=cause,
                     facts=facts,
-                    doubt=self._places.doubt(job, at, self._wait_s) if job.phase is Phase.WAITING else None,
+                    doubt=self._places.doubt(job, at, self._wait_s) if job.phase is JobPhase.WAITING else None,
                     unsaid=self._unsaid(job),
                     promise=pledges.get(job.spec.id),
                 )
@@ -95,7 +95,7 @@ class Outlook:
         kept_for = kept.id if kept is not None else ""
         return PublishQueue(jobs=entries, kept_for=kept_for, kept=free, promised=self._places.promises.gpus)
 
-    def forecast(self, at: float) -> Forecast:
+    def forecast(self, at: float) -> QueueForecast:
         """When each job that waits is expected to start on GPU instances of its own."""
         running = [job for job in self._jobs.values() if job.gpus]
         ends = {job.spec.id: self._ends.at(job) for job in running}
@@ -152,9 +152,9 @@ class Outlook:
         return sorted((job for job in self._jobs.values() if job.gpus), key=lambda job: (job.since_at, job.spec.id))
 
     def _waiting(self) -> list[Job]:
-        return [*self._queue, *self._out_of_queue(Phase.RESTING)]
+        return [*self._queue, *self._out_of_queue(JobPhase.RESTING)]
 
-    def _out_of_queue(self, phase: Phase) -> list[Job]:
+    def _out_of_queue(self, phase: JobPhase) -> list[Job]:
         return sorted(
             (job for job in self._jobs.values() if job.phase is phase),
             key=lambda job: (job.not_before, job.submitted_at, job.spec.id),
@@ -181,7 +181,7 @@ class Outlook:
             end_at=(end_at[0] - set_back, end_at[1] - set_back),
             length=self._ends.left(job),
             waited_s=job.waited_s,
-            why=Wait.STOPPING if job.phase is Phase.STOPPING else Wait.NONE,
+            why=Wait.STOPPING if job.phase is JobPhase.STOPPING else Wait.NONE,
             facts=facts,
             beside=tuple(sorted(job.beside)),
             guest=bool(job.beside) and any(self._fleet.gpus[name].jobs[0] != job.spec.id for name in job.gpus),
@@ -191,7 +191,7 @@ class Outlook:
 
     def _forecast(
         self, at: float, running: list[Job], waiting: list[Job], end_ats: Mapping[str, float], *, most: bool
-    ) -> Forecast:
+    ) -> QueueForecast:
         """When each job that waits starts, by the clock of the rule; ``most``: by 90 % lengths, as ``end_ats`` are."""
         fleet, kept = self._fleet, self._kept
         kept_gpus = kept.gpus if kept is not None else frozenset[str]()
@@ -204,14 +204,14 @@ class Outlook:
             seen = fleet.gpus[name].seen
             if seen is not None and fleet.gpus[name].refusal() is None:
                 free[seen.device, seen.mig] -= 1
-        ends: list[Ending] = []
+        ends: list[PlannedEnd] = []
         pinned = {name for job in waiting for name in job.needs.pins}
         pins = {name: at for name in pinned if name in fleet.gpus and fleet.gpus[name].refusal() is None}
         for job in running:
             id_ = job.spec.id
             end_at = end_ats[id_]
             if not (job.beside or kept_gpus or pinned) and len({fleet.gpus[name].key for name in job.gpus}) == 1:
-                ends.append(Ending(end_at, fleet.gpus[job.gpus[0]].key, len(job.gpus), job.spec.project))
+                ends.append(PlannedEnd(end_at, fleet.gpus[job.gpus[0]].key, len(job.gpus), job.spec.project))
                 continue
             groups: dict[PoolKey | None, int] = {}
             for name in job.gpus:
@@ -225,7 +225,7 @@ class Outlook:
                 groups[key] = groups.get(key, 0) + 1
                 if name in pinned and gpu.open:
                     pins[name] = max(pins.get(name, at), end_at)
-            ends += [Ending(end_at, key, size, job.spec.project) for key, size in groups.items()]
+            ends += [PlannedEnd(end_at, key, size, job.spec.project) for key, size in groups.items()]
         fixed: dict[str, tuple[float, PoolKey | None]] = {}
         if kept is not None:
             seen = fleet.gpus[next(iter(kept.gpus))].seen
@@ -235,15 +235,15 @@ class Outlook:
             if job.needs not in pools:
                 pools[job.needs] = self._pools(job)
         queue = [
-            Waiting(
+            PlannedJob(
                 id=job.spec.id,
                 needs=job.needs,
                 project=job.spec.project,
                 length_s=seconds(job.length),
                 keys=pools[job.needs],
-                from_at=job.not_before if job.phase is Phase.RESTING else -inf,
+                from_at=job.not_before if job.phase is JobPhase.RESTING else -inf,
             )
             for job in waiting
         ]
         in_order = self._knobs.passing is Passing.NONE
-        return Forecast(at, free, self._projects, ends, queue, pins, fixed, in_order=in_order)
+        return QueueForecast(at, free, self._projects, ends, queue, pins, fixed, in_order=in_order)

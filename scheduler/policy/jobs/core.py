@@ -22,9 +22,9 @@ from scheduler.policy.jobs.decisions import (
     NotPromised,
     PlacesAnswered,
     Promised,
-    Reasons,
     Requeue,
     Start,
+    StartReasons,
     Stop,
     TrialAnswered,
 )
@@ -54,19 +54,19 @@ from scheduler.policy.jobs.events import (
 )
 from scheduler.policy.jobs.explain import places
 from scheduler.policy.jobs.fleet import Fleet
-from scheduler.policy.jobs.job import Ends, Job, Phase
+from scheduler.policy.jobs.job import Ends, Job, JobPhase
 from scheduler.policy.jobs.knobs import SETTINGS, JobKnobs, Sharing
 from scheduler.policy.jobs.lengths import Lengths
-from scheduler.policy.jobs.order import Queue
+from scheduler.policy.jobs.order import OrderedQueue
 from scheduler.policy.jobs.pairs import UNPROFILED, Pairs, Slowdown
-from scheduler.policy.jobs.places import Places
-from scheduler.policy.jobs.plan import Forecast, for_another
+from scheduler.policy.jobs.places import StartPlaces
+from scheduler.policy.jobs.plan import QueueForecast, for_another
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.promises import Promises
 from scheduler.policy.jobs.restarts import after
 from scheduler.policy.jobs.sharing import Partners, Shared
 from scheduler.policy.jobs.spec import MicroBatches
-from smore.domain.job import EARLIEST, Run
+from smore.domain.job import EARLIEST, PastRun
 
 
 class Preemption(Protocol):
@@ -96,19 +96,19 @@ class JobPolicy:
         self.lengths = Lengths()
         self.fleet = Fleet()
         self.projects = Projects()
-        self.queue = Queue(knobs, self.lengths)
+        self.queue = OrderedQueue(knobs, self.lengths)
         self.jobs: dict[str, Job] = {}
         self.pairs = Pairs()
         self._ends = Ends(self.jobs, self.lengths)
         self.promises = Promises(knobs, self.fleet, self.projects, self.jobs, self._ends, self.queue.latest)
         self.partners = Partners(knobs, self.fleet, self.jobs, self._ends, self.pairs, self.queue.weight, self.promises)
-        self.places = Places(
+        self.places = StartPlaces(
             knobs, self.fleet, self.projects, self.queue, self.jobs, self._ends, self.partners, self.promises
         )
         #: Jobs whose owners ask for a promise that was not decided yet.
         self._asking: list[Job] = []
         #: When jobs that wait would start on GPU instances of their own, made once in a round where somebody asks.
-        self._forecast: Forecast | None = None
+        self._forecast: QueueForecast | None = None
         #: Jobs in their back-off, by its end.
         self._resting: list[tuple[float, str]] = []
         #: Time that never goes back: the clock's, and what it was set back by so far.
@@ -196,24 +196,24 @@ class JobPolicy:
 
     def _wait(self, job: Job, at: float) -> None:
         """A job comes to the queue, or rests, or is held."""
-        if job.phase is Phase.HELD:
+        if job.phase is JobPhase.HELD:
             job.length = job.left(self.lengths, at)
         elif job.not_before > at:
-            job.phase, job.length = Phase.RESTING, job.left(self.lengths, at)
+            job.phase, job.length = JobPhase.RESTING, job.left(self.lengths, at)
             heappush(self._resting, (job.not_before, job.spec.id))
         else:
-            job.phase = Phase.WAITING
+            job.phase = JobPhase.WAITING
             self.queue.add(job, at)
 
     def _leave_queue(self, job: Job, at: float) -> None:
-        if job.phase is Phase.WAITING:
+        if job.phase is JobPhase.WAITING:
             job.waited_s = job.waiting_s(at)
             self.queue.remove(job)
 
     def _place(self, job: Job, gpus: tuple[str, ...], since_at: float, parts: MicroBatches) -> None:
         self.fleet.take(job.spec.id, gpus, willing=job.spec.request.share > 0)
         self.projects.held[job.spec.project] += len(gpus)
-        job.phase, job.gpus, job.since_at, job.ended_as = Phase.PLACED, gpus, since_at, None
+        job.phase, job.gpus, job.since_at, job.ended_as = JobPhase.PLACED, gpus, since_at, None
         job.device = self.fleet.device_of(gpus)
         job.parts, job.slowed_at = parts, self._at
         for other in self._neighbours(job):
@@ -254,24 +254,24 @@ class JobPolicy:
         job.lost_s += event.lost_s
         self._place(job, event.gpus, event.since_at + self._set_back, job.spec.way(event.micro_batches))
         if event.stopping:
-            job.phase, job.withdrawn = Phase.STOPPING, True
+            job.phase, job.withdrawn = JobPhase.STOPPING, True
 
     def _withdrawn(self, event: JobWithdrawn) -> None:
         job = self.jobs.get(event.id)
         if job is None:
             return
         if job.gpus:
-            job.phase, job.withdrawn = Phase.STOPPING, True
+            job.phase, job.withdrawn = JobPhase.STOPPING, True
         else:
             self._leave_queue(job, self._at)
             del self.jobs[event.id]
 
     def _held(self, at: float, event: JobHeld) -> None:
         job = self.jobs.get(event.id)
-        if job is None or job.gpus or event.held == (job.phase is Phase.HELD):
+        if job is None or job.gpus or event.held == (job.phase is JobPhase.HELD):
             return
         self._leave_queue(job, at)
-        job.phase = Phase.HELD if event.held else Phase.WAITING
+        job.phase = JobPhase.HELD if event.held else JobPhase.WAITING
         self._wait(job, at)
 
     def _moved(self, event: JobMoved) -> None:
@@ -279,7 +279,7 @@ class JobPolicy:
         if job is None or job.gpus:
             return
         self._moves += 1
-        waits = job.phase is Phase.WAITING
+        waits = job.phase is JobPhase.WAITING
         if waits:
             self.queue.remove(job)
         job.moved = self._moves
@@ -294,7 +294,7 @@ class JobPolicy:
         if job.withdrawn:
             del self.jobs[event.id]
         else:
-            job.phase = Phase.WAITING
+            job.phase = JobPhase.WAITING
             self._wait(job, at)
 
     def _progressed(self, at: float, event: JobProgressed) -> None:
@@ -343,7 +343,7 @@ class JobPolicy:
             if ended is Ended.OUTGROWN:
                 job.outgrow(event.memory_mib)
             job.bind(event.home)
-            job.moved, job.not_before, job.phase = 0, at + verdict.pause_s, Phase.WAITING
+            job.moved, job.not_before, job.phase = 0, at + verdict.pause_s, JobPhase.WAITING
             self._wait(job, at)
             decisions.append(
                 Requeue(
@@ -362,7 +362,7 @@ class JobPolicy:
         alone_s = job.ran_s - job.lost_s
         ratios = job.ratios(alone_s) if verdict.ended is Ended.SUCCEEDED else {}
         if ratios:
-            self.lengths.learn(Run(project=job.spec.project, name=job.spec.name, seconds=alone_s, ratios=ratios))
+            self.lengths.learn(PastRun(project=job.spec.project, name=job.spec.name, seconds=alone_s, ratios=ratios))
         decisions.append(
             Finish(
                 id=event.id,
@@ -377,8 +377,8 @@ class JobPolicy:
     def _lost(self, event: GpuLost, decisions: list[Decision]) -> None:
         for id_ in self.fleet.lose(event.gpu):
             job = self.jobs[id_]
-            if job.phase is Phase.PLACED:
-                job.phase, job.ended_as = Phase.STOPPING, Ended.LOST
+            if job.phase is JobPhase.PLACED:
+                job.phase, job.ended_as = JobPhase.STOPPING, Ended.LOST
                 decisions.append(Stop(id=id_, attempt=job.attempt, ended=Ended.LOST, gpu=event.gpu))
 
     # ---- a round -----------------------------------------------------------------------------------------------------
@@ -386,11 +386,11 @@ class JobPolicy:
     def _round(self, at: float, events: Sequence[Event], decisions: list[Decision]) -> None:
         while self._resting and self._resting[0][0] <= at:
             job = self.jobs.get(heappop(self._resting)[1])
-            if job is not None and job.phase is Phase.RESTING and job.not_before <= at:
+            if job is not None and job.phase is JobPhase.RESTING and job.not_before <= at:
                 self._wait(job, at)
         self.queue.advance(at)
         for job in self._preemption.stopped(self, at, events) if self._preemption is not None else ():
-            job.phase, job.ended_as = Phase.STOPPING, Ended.PREEMPTED
+            job.phase, job.ended_as = JobPhase.STOPPING, Ended.PREEMPTED
             decisions.append(Stop(id=job.spec.id, attempt=job.attempt, ended=Ended.PREEMPTED))
         self._ends.begin(at)
         self.promises.begin(at)
@@ -465,7 +465,7 @@ class JobPolicy:
         self._leave_queue(job, at)
         job.attempt += 1
         self._place(job, gpus, at, shared.parts)
-        reasons = Reasons(
+        reasons = StartReasons(
             setting=self._knobs.name,
             turn=turn,
             place=place,

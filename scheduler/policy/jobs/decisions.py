@@ -60,7 +60,7 @@ class Turn(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reasons:
+class StartReasons:
     """
     Why a job starts: ``place`` in the order of the round (from 1), ``passed``: jobs before it that did not fit;
     ``kept_for``: the job for which GPU instances are kept, '' = none are; ``refused``: how many others for what.
@@ -77,7 +77,7 @@ class Reasons:
     refused: Mapping[JobRefusal, int]
 
 
-class Beside(NamedTuple):
+class BesideHost(NamedTuple):
     """
     A host that a job starts beside as a guest: how many times longer an iteration of the job takes because of it
     (``own``), and one of the host because of the job (``its``), as expected and at most (in nine cases of ten).
@@ -101,10 +101,10 @@ class Start:
     id: str
     attempt: int
     gpus: tuple[str, ...]
-    reasons: Reasons
+    reasons: StartReasons
     parts: MicroBatches
     iterations: int
-    beside: tuple[Beside, ...] = ()
+    beside: tuple[BesideHost, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class Requeue:
 class Finish:
     """
     The job is over for good: all ``allowed`` restarts are used, or it had too many ``short_ends`` in a row. ``seconds`` and
-    ``ratios``: what is to be remembered of one that succeeded (:class:`~smore.domain.job.Run`).
+    ``ratios``: what is to be remembered of one that succeeded (:class:`~smore.domain.job.PastRun`).
     """
 
     id: str

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from scheduler.policy.jobs.spec import JobSpec
-from smore.domain.job import Run
+from smore.domain.job import PastRun
 
 
 class Ended(StrEnum):
@@ -178,7 +178,7 @@ class LimitsChanged:
 class RunsKnown:
     """Told to a rule that takes over: the last runs, oldest first."""
 
-    runs: Sequence[Run]
+    runs: Sequence[PastRun]
 
 
 class PairKnown(NamedTuple):

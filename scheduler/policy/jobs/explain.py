@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from scheduler.policy.jobs.decisions import Facts, GpuPlace, JobRefusal, Wait
 from scheduler.policy.jobs.fleet import Fleet, Gpu
-from scheduler.policy.jobs.job import Job, Phase, called
+from scheduler.policy.jobs.job import Job, JobPhase, called
 from scheduler.policy.jobs.plan import Reservation, for_another
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.spec import Needs
@@ -31,9 +31,9 @@ def why(
     ``counted`` saves counting twice; it is good for one moment. ``in_order``: nobody passes whoever is first.
     """
     needs = job.needs
-    if job.phase is Phase.HELD:
+    if job.phase is JobPhase.HELD:
         return Wait.HELD, Facts(needs)
-    if job.phase is Phase.RESTING:
+    if job.phase is JobPhase.RESTING:
         return Wait.BACK_OFF, Facts(needs, in_s=max(0.0, job.not_before - at))
     project = job.spec.project
     if projects.room(project) < needs.size:

@@ -47,7 +47,7 @@ class Gpu:
         return not (self.lost or self.seen is None or self.seen.closed or self.seen.attached)
 
 
-class Pool:
+class DevicePool:
     """GPU instances of one device kind, whole or slices: a gang takes all of its own from one pool."""
 
     __slots__ = ("count", "free", "half", "largest_mib", "least_mib", "open", "size")
@@ -68,7 +68,7 @@ class Fleet:
 
     def __init__(self) -> None:
         self.gpus: dict[str, Gpu] = {}
-        self.pools: dict[PoolKey, Pool] = {}
+        self.pools: dict[PoolKey, DevicePool] = {}
         #: Free GPU instances of all pools, and how many others take no job for what.
         self.free = 0
         self.refusals: Counter[JobRefusal] = Counter()
@@ -136,7 +136,7 @@ class Fleet:
         if gpu.lost or gpu.seen is None:
             return
         key = gpu.seen.device, gpu.seen.mig
-        pool = self.pools.setdefault(key, Pool())
+        pool = self.pools.setdefault(key, DevicePool())
         pool.size += sign
         if gpu.open:
             gpu.key = key if sign > 0 else None
@@ -153,7 +153,7 @@ class Fleet:
 
     # ---- who fits where ----------------------------------------------------------------------------------------------
 
-    def pools_for(self, needs: Needs) -> Iterator[tuple[PoolKey, Pool]]:
+    def pools_for(self, needs: Needs) -> Iterator[tuple[PoolKey, DevicePool]]:
         """Pools of which a job could have its GPU instances, by device; a slice forms no gang."""
         for key in sorted(self.pools):
             device, mig = key
@@ -197,7 +197,7 @@ class Fleet:
                 return chosen
         return None
 
-    def _usable(self, pool: Pool, needs: Needs, without: Collection[str]) -> dict[str, Collection[str]]:
+    def _usable(self, pool: DevicePool, needs: Needs, without: Collection[str]) -> dict[str, Collection[str]]:
         """The free GPU instances of a pool that a job may have, by node."""
         picky = bool(without) or needs.memory_mib > pool.least_mib
         nodes: dict[str, Collection[str]] = {}

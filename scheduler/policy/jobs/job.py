@@ -6,12 +6,12 @@ from enum import StrEnum
 from math import inf
 
 from scheduler.policy.jobs.events import Ended, JobSubmitted
-from scheduler.policy.jobs.lengths import Length, Lengths, Source
+from scheduler.policy.jobs.lengths import Length, Lengths, LengthSource
 from scheduler.policy.jobs.pairs import Slowdown, end_beside
 from scheduler.policy.jobs.spec import JobSpec, MicroBatches, Needs
 
 
-class Phase(StrEnum):
+class JobPhase(StrEnum):
     """
     Where a job is for the rule: in the queue; in its back-off before a restart; held by its owner; on GPU instances; on
     them while it is being ended.
@@ -41,7 +41,7 @@ class Job:
         #: When it is to have ended, inf = whenever.
         self.by = event.spec.by if event.spec.by is not None else inf
         self.not_before, self.home, self.moved = event.not_before, event.home, event.moved
-        self.phase = Phase.HELD if event.held else Phase.WAITING
+        self.phase = JobPhase.HELD if event.held else JobPhase.WAITING
         self.gpus: tuple[str, ...] = ()
         self.device = ""
         self.since_at = self.queued_at = 0.0
@@ -57,7 +57,7 @@ class Job:
         self.parts = MicroBatches(count=1, memory_mib=event.spec.memory_mib)
         #: The most memory that its attempt was seen to take, of its largest rank.
         self.taken_mib = 0.0
-        self.told: dict[Source, tuple[float, float]] = {}
+        self.told: dict[LengthSource, tuple[float, float]] = {}
         self.withdrawn = False
         #: How its attempt is over by a decision of the rule; None = as it is reported.
         self.ended_as: Ended | None = None
@@ -65,7 +65,7 @@ class Job:
         self.size = self.spec.size
         self.needs = self._needs()
         #: What is left of it as it waits; kept by whoever orders the queue.
-        self.length = Length(0.0, 0.0, 0.0, Source.ASSUMED)
+        self.length = Length(0.0, 0.0, 0.0, LengthSource.ASSUMED)
 
     def _needs(self) -> Needs:
         spec = self.spec
@@ -95,7 +95,7 @@ class Job:
 
     def waiting_s(self, at: float) -> float:
         """Time in the queue so far."""
-        return self.waited_s + (at - self.queued_at if self.phase is Phase.WAITING else 0.0)
+        return self.waited_s + (at - self.queued_at if self.phase is JobPhase.WAITING else 0.0)
 
     def running_s(self, at: float) -> float:
         """Time on GPU instances so far."""
@@ -161,7 +161,7 @@ class Job:
         if self.iteration_s and self.spec.request.iterations:
             left_s = (self.spec.request.iterations - self.iterations) * self.iteration_s
             if left_s > 0:
-                self.told.setdefault(Source.MEASURED, (left_s, ran_s))
+                self.told.setdefault(LengthSource.MEASURED, (left_s, ran_s))
         else:
             told_s, source = lengths.told_s(self.spec, self.device)
             if not ran_s:
@@ -223,14 +223,14 @@ class Ends:
 
     def _end(self, job: Job, left_s: float) -> float:
         """Of those beside it, each is taken to be as slow as now until it ends."""
-        if job.phase is Phase.STOPPING:
+        if job.phase is JobPhase.STOPPING:
             return self._at
         if not job.beside and job.factor == 1.0:
             return self._at + left_s
         others = []
         for id_ in job.beside:
             other = self._jobs[id_]
-            other_s = self.left(other).expected_s * other.slowdown if other.phase is not Phase.STOPPING else 0.0
+            other_s = self.left(other).expected_s * other.slowdown if other.phase is not JobPhase.STOPPING else 0.0
             others.append((other_s, job.beside_at(id_) / job.factor))
         return self._at + end_beside(left_s * job.factor, others)
 

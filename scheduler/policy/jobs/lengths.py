@@ -16,10 +16,10 @@ from statistics import NormalDist
 from typing import Final, NamedTuple
 
 from scheduler.policy.jobs.spec import JobSpec
-from smore.domain.job import Run
+from smore.domain.job import PastRun
 
 
-class Source(StrEnum):
+class LengthSource(StrEnum):
     """Where a length is from, best first: see ``SOURCES`` in scheduler/jobs/wording.py."""
 
     MEASURED = "measured"
@@ -33,30 +33,30 @@ class Source(StrEnum):
 
 
 #: Standard deviation of the logarithm of a source's ratio before anything was learnt of it.
-SPREAD: Final[Mapping[Source, float]] = {
-    Source.MEASURED: 0.05,
-    Source.FORMER: 0.2,
-    Source.PROFILE: 0.2,
-    Source.DECLARED: 0.5,
-    Source.NAME: 0.5,
-    Source.PROJECT: 1.0,
-    Source.PLATFORM: 1.5,
-    Source.ASSUMED: 2.0,
+SPREAD: Final[Mapping[LengthSource, float]] = {
+    LengthSource.MEASURED: 0.05,
+    LengthSource.FORMER: 0.2,
+    LengthSource.PROFILE: 0.2,
+    LengthSource.DECLARED: 0.5,
+    LengthSource.NAME: 0.5,
+    LengthSource.PROJECT: 1.0,
+    LengthSource.PLATFORM: 1.5,
+    LengthSource.ASSUMED: 2.0,
 }
 ASSUMED_S: Final = 3600.0
 #: Ratios of a source that are remembered, and how many stand for what was not learnt yet. Odd: the middle one is 1.
 RATIOS, PRIOR = 100, 9
 #: Sources that are owners' words, and so many ratios are enough to know what a source is worth: of a project, and for a
 #: length that is to be sure. With fewer the sure length is at least ``UNSURE`` times what was told.
-OWNERS: Final = (Source.DECLARED, Source.NAME)
+OWNERS: Final = (LengthSource.DECLARED, LengthSource.NAME)
 ENOUGH, UNSURE = 20, 2.0
 #: Sources of which no sure length is known, however many ratios there are: they are not of this job.
-UNKNOWN: Final = frozenset({Source.PROJECT, Source.PLATFORM, Source.ASSUMED})
+UNKNOWN: Final = frozenset({LengthSource.PROJECT, LengthSource.PLATFORM, LengthSource.ASSUMED})
 #: Of the lengths expected and most, and of the sure one: the part of cases that take no longer.
 SHARES: Final = (0.5, 0.9)
 SURELY: Final = 0.97
 #: Runs of which a median is taken: of a name, of a project, of the platform.
-RUNS: Final[Mapping[Source, int]] = {Source.NAME: 20, Source.PROJECT: 100, Source.PLATFORM: 500}
+RUNS: Final[Mapping[LengthSource, int]] = {LengthSource.NAME: 20, LengthSource.PROJECT: 100, LengthSource.PLATFORM: 500}
 #: No job is through sooner than this, whatever its source tells, seconds.
 LEAST_S: Final = 1.0
 #: A job that has outlived every ratio of its source: it is expected to go on for these parts of what it has run.
@@ -72,7 +72,7 @@ class Length(NamedTuple):
     expected_s: float
     most_s: float
     surely_s: float
-    source: Source
+    source: LengthSource
 
 
 class Recent:
@@ -127,17 +127,17 @@ class Lengths:
     def __init__(self) -> None:
         normal = NormalDist()
         shape = [normal.inv_cdf((place + 0.5) / PRIOR) for place in range(PRIOR)]
-        self._priors = {source: [exp(SPREAD[source] * z) for z in shape] for source in Source}
+        self._priors = {source: [exp(SPREAD[source] * z) for z in shape] for source in LengthSource}
         self._ratios = {source: Recent(RATIOS, prior) for source, prior in self._priors.items()}
-        self._of_projects: dict[tuple[Source, str], Recent] = {}
-        self._runs: dict[tuple[Source, str, str], Recent] = {}
-        self.changed: set[Source] = set()
-        self.changed_late: set[Source] = set()
+        self._of_projects: dict[tuple[LengthSource, str], Recent] = {}
+        self._runs: dict[tuple[LengthSource, str, str], Recent] = {}
+        self.changed: set[LengthSource] = set()
+        self.changed_late: set[LengthSource] = set()
 
-    def learn(self, run: Run) -> None:
+    def learn(self, run: PastRun) -> None:
         """A job succeeded."""
         for name, ratio in run.ratios.items():
-            source = Source(name)
+            source = LengthSource(name)
             ratios = [self._ratios[source]]
             if source in OWNERS:
                 own = Recent(RATIOS, self._priors[source])
@@ -151,28 +151,28 @@ class Lengths:
         for key in _keys(run.project, run.name):
             self._runs.setdefault(key, Recent(RUNS[key[0]])).add(max(LEAST_S, run.seconds))
         # A job that nothing was known of has a source now.
-        self.changed |= {*RUNS, Source.ASSUMED}
+        self.changed |= {*RUNS, LengthSource.ASSUMED}
 
-    def told_s(self, spec: JobSpec, device: str = "") -> tuple[float, Source]:
+    def told_s(self, spec: JobSpec, device: str = "") -> tuple[float, LengthSource]:
         """
         What the best source tells of a whole job, seconds; ``device``: where it would run, '' = on the fastest that it
         may have. An attempt's own measurement is not among the sources here.
         """
         asked = spec.request
         if asked.iterations:
-            for times, source in ((spec.former_s, Source.FORMER), (spec.iteration_s, Source.PROFILE)):
+            for times, source in ((spec.former_s, LengthSource.FORMER), (spec.iteration_s, LengthSource.PROFILE)):
                 devices = [asked.device or device] if asked.device or device else list(times)
                 known = [times[name] for name in devices if name in times]
                 if known:
                     return max(LEAST_S, asked.iterations * min(known)), source
         if asked.duration_s:
-            return max(LEAST_S, asked.duration_s), Source.DECLARED
+            return max(LEAST_S, asked.duration_s), LengthSource.DECLARED
         for key in _keys(spec.project, spec.name):
             if key in self._runs:
                 return self._runs[key].quantile(0.5), key[0]
-        return ASSUMED_S, Source.ASSUMED
+        return ASSUMED_S, LengthSource.ASSUMED
 
-    def left(self, told_s: float, source: Source, ran_s: float, project: str) -> Length:
+    def left(self, told_s: float, source: LengthSource, ran_s: float, project: str) -> Length:
         """What is left of a job of which ``source`` told ``told_s`` and that has run for ``ran_s``."""
         ratios = self._ratios_of(source, project)
         values, part = ratios.ordered, ran_s / told_s
@@ -189,14 +189,14 @@ class Lengths:
 
     def measured(self, left_s: float) -> Length:
         """What is left of a job whose iterations are measured to take ``left_s`` more."""
-        ratios, left_s = self._ratios[Source.MEASURED], max(LEAST_S, left_s)
+        ratios, left_s = self._ratios[LengthSource.MEASURED], max(LEAST_S, left_s)
         expected, most = (left_s * ratios.quantile(share) for share in SHARES)
         surely = max(most, left_s * ratios.surely())
         if len(ratios) < ENOUGH:
             surely = max(surely, UNSURE * left_s)
-        return Length(expected, most, surely, Source.MEASURED)
+        return Length(expected, most, surely, LengthSource.MEASURED)
 
-    def _ratios_of(self, source: Source, project: str) -> Recent:
+    def _ratios_of(self, source: LengthSource, project: str) -> Recent:
         own = self._of_projects.get((source, project))
         return own if own is not None and len(own) >= ENOUGH else self._ratios[source]
 
@@ -205,7 +205,7 @@ def _quantiles(ratios: Recent) -> tuple[bool, list[float]]:
     return len(ratios) < ENOUGH, [*(ratios.quantile(share) for share in SHARES), ratios.surely()]
 
 
-def _keys(project: str, name: str) -> list[tuple[Source, str, str]]:
+def _keys(project: str, name: str) -> list[tuple[LengthSource, str, str]]:
     """Where runs like this one are remembered, the nearest first."""
-    named = [(Source.NAME, project, name)] if name else []
-    return [*named, (Source.PROJECT, project, ""), (Source.PLATFORM, "", "")]
+    named = [(LengthSource.NAME, project, name)] if name else []
+    return [*named, (LengthSource.PROJECT, project, ""), (LengthSource.PLATFORM, "", "")]

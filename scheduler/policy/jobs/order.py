@@ -16,7 +16,7 @@ from scheduler.policy.jobs.decisions import Turn
 from scheduler.policy.jobs.events import ProjectLimit
 from scheduler.policy.jobs.job import Job
 from scheduler.policy.jobs.knobs import JobKnobs, JobOrder
-from scheduler.policy.jobs.lengths import Lengths, Source
+from scheduler.policy.jobs.lengths import Lengths, LengthSource
 from smore.domain.job_rule import WaitingJob
 
 #: A job's place: smaller comes first.
@@ -59,7 +59,7 @@ def waiting_job(job: Job, weight: float, at: float) -> WaitingJob:
     )
 
 
-class Queue:
+class OrderedQueue:
     """The jobs that wait."""
 
     def __init__(self, knobs: JobKnobs, lengths: Lengths) -> None:
@@ -150,7 +150,7 @@ class Queue:
         if self._lengths.changed or self._lengths.changed_late:
             changed, self._lengths.changed = self._lengths.changed, set()
             late, self._lengths.changed_late = self._lengths.changed_late, set()
-            unsure = {Source.NAME, Source.PROJECT, Source.PLATFORM, Source.ASSUMED}
+            unsure = {LengthSource.NAME, LengthSource.PROJECT, LengthSource.PLATFORM, LengthSource.ASSUMED}
             for job in self._jobs.values():
                 source = job.length.source
                 if source in changed or (changed & unsure and source in unsure) or (source in late and job.ran_s > 0):

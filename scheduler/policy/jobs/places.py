@@ -7,14 +7,14 @@ from scheduler.policy.jobs.decisions import Doubt, Turn
 from scheduler.policy.jobs.fleet import Fleet, Gpu, PoolKey
 from scheduler.policy.jobs.job import Ends, Job
 from scheduler.policy.jobs.knobs import JobKnobs, Passing
-from scheduler.policy.jobs.order import Queue
+from scheduler.policy.jobs.order import OrderedQueue
 from scheduler.policy.jobs.plan import Reservation, for_another, reserve
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.promises import Promises
 from scheduler.policy.jobs.sharing import Partners, Shared, Waits
 
 
-class Places:
+class StartPlaces:
     """The state of a rule, to choose from. ``kept``: what is reserved, None = nothing."""
 
     def __init__(
@@ -22,7 +22,7 @@ class Places:
         knobs: JobKnobs,
         fleet: Fleet,
         projects: Projects,
-        queue: Queue,
+        queue: OrderedQueue,
         jobs: Mapping[str, Job],
         ends: Ends,
         partners: Partners,

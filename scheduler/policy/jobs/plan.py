@@ -69,7 +69,7 @@ def reserve(
     return Reservation(job.spec.id, frozenset(fleet.gather(job.needs.size, gpus)), max(at, allowed_at))
 
 
-class Ending(NamedTuple):
+class PlannedEnd(NamedTuple):
     """A running job's expected end: when, its pool (None: its GPU instances take nobody), how many, its project."""
 
     at: float
@@ -82,7 +82,7 @@ class Ending(NamedTuple):
 Lane = tuple[tuple[PoolKey, ...], int, str]
 
 
-class Waiting(NamedTuple):
+class PlannedJob(NamedTuple):
     """A job that waits, as a forecast sees it: its ``length_s``, its pools, and from when on it may start."""
 
     id: str
@@ -93,7 +93,7 @@ class Waiting(NamedTuple):
     from_at: float
 
 
-class Forecast:
+class QueueForecast:
     """
     The queue played forward, as far as it is asked. Jobs alike in what they need stand in one lane, so that only the first
     of each is looked at.
@@ -108,8 +108,8 @@ class Forecast:
         now: float,
         free: Mapping[PoolKey, int],
         projects: Projects,
-        ends: Iterable[Ending],
-        waiting: Sequence[Waiting],
+        ends: Iterable[PlannedEnd],
+        waiting: Sequence[PlannedJob],
         pins: Mapping[str, float],
         fixed: Mapping[str, tuple[float, PoolKey | None]],
         *,
@@ -119,7 +119,7 @@ class Forecast:
         self._free = dict(free)
         self._held = dict(projects.held)
         #: (time, number, what ends, what joins the queue: its place).
-        self._heap: list[tuple[float, int, Ending | None, int]] = [
+        self._heap: list[tuple[float, int, PlannedEnd | None, int]] = [
             (max(now, end.at), number, end, -1) for number, end in enumerate(ends)
         ]
         heapify(self._heap)
@@ -147,7 +147,7 @@ class Forecast:
             if job.id in fixed:
                 at, key = fixed[job.id]
                 self._starts[job.id] = at = max(at, self._now)
-                self._push(at + job.length_s, Ending(at + job.length_s, key, job.needs.size, job.project))
+                self._push(at + job.length_s, PlannedEnd(at + job.length_s, key, job.needs.size, job.project))
             elif job.needs.pins:
                 at = max([job.from_at, self._now, *(ready.get(name, inf) for name in job.needs.pins)])
                 if at < inf:
@@ -173,11 +173,11 @@ class Forecast:
             self._held[end.project] = self._held.get(end.project, 0) - end.gpus
         self._start(at)
 
-    def _push(self, at: float, end: Ending | None, place: int = -1) -> None:
+    def _push(self, at: float, end: PlannedEnd | None, place: int = -1) -> None:
         self._number += 1
         heappush(self._heap, (at, self._number, end, place))
 
-    def _join(self, place: int, job: Waiting) -> None:
+    def _join(self, place: int, job: PlannedJob) -> None:
         most = self._projects.most(job.project)
         limited = job.project if most < inf else ""
         self._most[limited] = most
@@ -211,4 +211,4 @@ class Forecast:
             self._free[chosen] -= job.needs.size
             self._held[job.project] = self._held.get(job.project, 0) + job.needs.size
             self._starts[job.id] = at
-            self._push(at + job.length_s, Ending(at + job.length_s, chosen, job.needs.size, job.project))
+            self._push(at + job.length_s, PlannedEnd(at + job.length_s, chosen, job.needs.size, job.project))

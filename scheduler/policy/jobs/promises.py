@@ -22,13 +22,13 @@ from math import inf
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from scheduler.policy.jobs.decisions import Beside, JobRefusal, NotPromised, Pledge, Promised, Unpromised
+from scheduler.policy.jobs.decisions import BesideHost, JobRefusal, NotPromised, Pledge, Promised, Unpromised
 from scheduler.policy.jobs.fleet import Fleet, PoolKey
-from scheduler.policy.jobs.job import Ends, Job, Phase
+from scheduler.policy.jobs.job import Ends, Job, JobPhase
 from scheduler.policy.jobs.knobs import JobKnobs
 from scheduler.policy.jobs.lengths import UNKNOWN, Length
 from scheduler.policy.jobs.pairs import end_beside
-from scheduler.policy.jobs.plan import Ending, Forecast, Reservation, Waiting
+from scheduler.policy.jobs.plan import PlannedEnd, PlannedJob, QueueForecast, Reservation
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.spec import Needs
 from smore.domain.job import EARLIEST
@@ -42,7 +42,7 @@ TICK_S: Final = 1e-3
 _NAMED: Final = 3
 
 
-class Starting(NamedTuple):
+class ConsideredStart(NamedTuple):
     """A start that is considered: when the job has surely ended then, and when each of its hosts has."""
 
     job: Job
@@ -52,10 +52,10 @@ class Starting(NamedTuple):
 
 
 class _Ground(NamedTuple):
-    """What a :class:`~scheduler.policy.jobs.plan.Forecast` of promised jobs begins with."""
+    """What a :class:`~scheduler.policy.jobs.plan.QueueForecast` of promised jobs begins with."""
 
     free: Mapping[PoolKey, int]
-    ends: Sequence[Ending]
+    ends: Sequence[PlannedEnd]
     pins: Mapping[str, float]
     fixed: Mapping[str, tuple[float, PoolKey | None]]
     projects: Projects
@@ -118,7 +118,7 @@ class Promises:
         for id_, job in list(self._given.items()):
             if self._jobs.get(id_) is not job:
                 del self._given[id_]
-            elif job.phase in (Phase.WAITING, Phase.RESTING):
+            elif job.phase in (JobPhase.WAITING, JobPhase.RESTING):
                 self._latest[id_] = job.by - MARGIN * self._place(job).sure_s
 
     def renew(self, at: float) -> None:
@@ -178,7 +178,7 @@ class Promises:
 
     def _danger(self, job: Job) -> str:
         """What makes a job late by expected lengths, in a word."""
-        if job.phase is Phase.HELD:
+        if job.phase is JobPhase.HELD:
             return "held"
         if job.gpus:
             return "beside" if job.beside else "longer"
@@ -204,7 +204,7 @@ class Promises:
     # ---- what a start would break ----------------------------------------------------------------------------------------
 
     def breaks(
-        self, job: Job, gpus: Sequence[str], kept: Reservation | None, beside: Sequence[Beside] = ()
+        self, job: Job, gpus: Sequence[str], kept: Reservation | None, beside: Sequence[BesideHost] = ()
     ) -> frozenset[str]:
         """
         The jobs whose promises hold now and would not when a job has started, which may be its own; ``kept``: what is
@@ -217,7 +217,9 @@ class Promises:
         until = self._at + self._on(job, gpus) * slowest
         if id_ in self.holding(kept) and self._at + MARGIN * (until - self._at) > job.by + TICK_S:
             return frozenset({id_})
-        start = Starting(job, gpus, until, {host.id: self._end(self._jobs[host.id], host.its_most) for host in beside})
+        start = ConsideredStart(
+            job, gpus, until, {host.id: self._end(self._jobs[host.id], host.its_most) for host in beside}
+        )
         kind, plain = self._kind(start), id_ not in self._latest
         refused_until, broken = self._refused.get(kind, (inf, frozenset[str]()))
         if plain and until >= refused_until:
@@ -247,7 +249,7 @@ class Promises:
         return self._held
 
     def _plans(
-        self, kept: Reservation | None, start: Starting | None = None, asked: tuple[Job, float] | None = None
+        self, kept: Reservation | None, start: ConsideredStart | None = None, asked: tuple[Job, float] | None = None
     ) -> Iterator[frozenset[str]]:
         """
         The promises that each plan keeps, the plan in which nobody passes first; ``asked``: a job that was promised nothing,
@@ -264,11 +266,11 @@ class Promises:
             plan = self._plan(order, ground, in_order=in_order)
             yield frozenset(id_ for id_, at in latest.items() if plan.start_of(id_) <= at + TICK_S)
 
-    def _plan(self, ids: Sequence[str], ground: _Ground, *, in_order: bool) -> Forecast:
+    def _plan(self, ids: Sequence[str], ground: _Ground, *, in_order: bool) -> QueueForecast:
         """Promised jobs in this order."""
         waiting = [self._waiting(self._jobs[id_]) for id_ in ids]
         waiting += [self._waiting(self._jobs[id_]) for id_ in ground.fixed if id_ not in ids]
-        return Forecast(
+        return QueueForecast(
             self._at,
             ground.free,
             ground.projects,
@@ -279,7 +281,7 @@ class Promises:
             in_order=in_order,
         )
 
-    def _ground(self, ids: Iterable[str], kept: Reservation | None, start: Starting | None) -> _Ground:
+    def _ground(self, ids: Iterable[str], kept: Reservation | None, start: ConsideredStart | None) -> _Ground:
         """On what promised jobs are laid out, after a start."""
         if kept is not None and (kept.id not in self._jobs or (start is not None and kept.id == start.job.spec.id)):
             kept = None
@@ -302,7 +304,7 @@ class Promises:
         for name in pinned | kept_gpus:
             if name in at:
                 counts[at[name], fleet.gpus[name].key] -= 1
-        ends = [Ending(ready, key, count, "") for (ready, key), count in counts.items() if count and ready > -inf]
+        ends = [PlannedEnd(ready, key, count, "") for (ready, key), count in counts.items() if count and ready > -inf]
         asking = {self._jobs[id_].spec.project for id_ in ids}
         limited = {project for project in asking if projects.most(project) < inf}
         if limited:
@@ -310,7 +312,7 @@ class Promises:
             running = [(over[id_], len(job.gpus), job.spec.project) for id_, job in self._running()]
             if start is not None:
                 running.append((start.until, len(start.gpus), start.job.spec.project))
-            ends += [Ending(at, None, count, project) for at, count, project in running if project in limited]
+            ends += [PlannedEnd(at, None, count, project) for at, count, project in running if project in limited]
         fixed: dict[str, tuple[float, PoolKey | None]] = {}
         if kept is not None:
             kept_at = max(kept.at, *(at.get(name, inf) for name in kept.gpus))
@@ -340,12 +342,12 @@ class Promises:
         self._moved.clear()
         return self._ready
 
-    def _waiting(self, job: Job) -> Waiting:
+    def _waiting(self, job: Job) -> PlannedJob:
         place = self._place(job)
-        from_at = job.not_before if job.phase is Phase.RESTING else inf if self._nowhere(job) else -inf
-        return Waiting(job.spec.id, job.needs, job.spec.project, place.sure_s, place.keys, from_at)
+        from_at = job.not_before if job.phase is JobPhase.RESTING else inf if self._nowhere(job) else -inf
+        return PlannedJob(job.spec.id, job.needs, job.spec.project, place.sure_s, place.keys, from_at)
 
-    def _kind(self, start: Starting) -> _Kind:
+    def _kind(self, start: ConsideredStart) -> _Kind:
         job, fleet = start.job, self._fleet
         limited = job.spec.project if self._projects.most(job.spec.project) < inf else ""
         exact = tuple(start.gpus) if start.hosts or job.needs.pins else ()
@@ -388,13 +390,13 @@ class Promises:
         When a running job has surely ended, beside those that are there or where another one slows it that much until its
         end.
         """
-        if job.phase is Phase.STOPPING:
+        if job.phase is JobPhase.STOPPING:
             return self._at
         left_s = self._sure_s(job) * job.factor
         beside = []
         for name, cost in job.beside.items():
             other = self._jobs[name]
-            until_s = self._sure_s(other) * other.slowdown if other.phase is not Phase.STOPPING else 0.0
+            until_s = self._sure_s(other) * other.slowdown if other.phase is not JobPhase.STOPPING else 0.0
             beside.append((until_s, max(cost.most, job.beside_at(name) / job.factor) / job.part))
         return self._at + max(end_beside(left_s, beside), left_s * slowdown)
 

@@ -26,10 +26,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from scheduler.policy.jobs.decisions import Beside, Doubt, Nearest, PairRefusal
+from scheduler.policy.jobs.decisions import BesideHost, Doubt, Nearest, PairRefusal
 from scheduler.policy.jobs.events import GpuSeen
 from scheduler.policy.jobs.fleet import Fleet, PoolKey
-from scheduler.policy.jobs.job import Ends, Job, Phase, called
+from scheduler.policy.jobs.job import Ends, Job, JobPhase, called
 from scheduler.policy.jobs.knobs import JobKnobs, Sharing
 from scheduler.policy.jobs.order import waiting_job
 from scheduler.policy.jobs.pairs import Host, Pairs, Slowdown, ends, share_now, wait_for
@@ -45,11 +45,11 @@ class Shared(NamedTuple):
     """Where a job starts as a guest, beside whom, and how it runs its batch there."""
 
     gpus: tuple[str, ...]
-    beside: tuple[Beside, ...]
+    beside: tuple[BesideHost, ...]
     parts: MicroBatches
 
 
-class Candidate(NamedTuple):
+class HostCandidate(NamedTuple):
     """
     A host with the GPU instances that it could give, both slowdowns, and its time left as it runs now; ``gain``: the work
     that the two do together of what one does alone.
@@ -63,13 +63,13 @@ class Candidate(NamedTuple):
     gain: float
 
 
-class Choice(NamedTuple):
+class HostChoice(NamedTuple):
     """
     Hosts that a newcomer could have together, and what matters of them whatever its length: within which ``part`` of its
     wait it must be through (inf: whenever), and ``left_s`` of all of them.
     """
 
-    candidates: Sequence[Candidate]
+    candidates: Sequence[HostCandidate]
     hosts: Sequence[Host]
     part: float
     left_s: float
@@ -97,9 +97,9 @@ class Partners:
         self._own = knobs.rule if knobs.rule is not None and knobs.rule.pairs else None
         self._knobs, self._fleet, self._jobs, self._ends, self._pairs = knobs, fleet, jobs, ends, pairs
         #: Good until somebody starts or ends, time passes, or something else is kept.
-        self._candidates: dict[_Kind, list[Candidate]] = {}
-        self._refusals: dict[_Kind, tuple[Counter[PairRefusal], tuple[Candidate, PairRefusal] | None]] = {}
-        self._tried: dict[_Kind, list[Choice]] = {}
+        self._candidates: dict[_Kind, list[HostCandidate]] = {}
+        self._refusals: dict[_Kind, tuple[Counter[PairRefusal], tuple[HostCandidate, PairRefusal] | None]] = {}
+        self._tried: dict[_Kind, list[HostChoice]] = {}
         self._spares: dict[tuple[Needs, PoolKey, bool], list[str]] = {}
         #: GPU instances of a pool with room for a guest.
         self._half: dict[PoolKey, int] = {}
@@ -141,7 +141,7 @@ class Partners:
     def doubt(self, job: Job, keys: Sequence[PoolKey], at: float, kept: frozenset[str], wait_s: Waits) -> Doubt:
         """Why a job that may share does not: what stands against the best host, and what against how many others."""
         refused = Counter[PairRefusal]()
-        best: tuple[Candidate, PairRefusal] | None = None
+        best: tuple[HostCandidate, PairRefusal] | None = None
         parts = _ways(job)[-1]
         for key in keys:
             counts, nearest = self._refused(job, parts, key, at, kept)
@@ -157,7 +157,7 @@ class Partners:
             refused[best[1]] -= 1
         return Doubt(+refused, self._nearest(job, parts, *best) if best is not None else None)
 
-    def _nearest(self, job: Job, parts: MicroBatches, best: Candidate, why: PairRefusal) -> Nearest:
+    def _nearest(self, job: Job, parts: MicroBatches, best: HostCandidate, why: PairRefusal) -> Nearest:
         host, seen = best.host, self._fleet.gpus[best.names[0]].seen
         assert seen is not None
         own_mib, host_mib = parts.memory_mib, host.occupied_mib
@@ -167,12 +167,12 @@ class Partners:
 
     def _refused(
         self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str]
-    ) -> tuple[Counter[PairRefusal], tuple[Candidate, PairRefusal] | None]:
+    ) -> tuple[Counter[PairRefusal], tuple[HostCandidate, PairRefusal] | None]:
         """How many jobs of a pool are no hosts whatever the times, for what, and of these the best as far as is known."""
         kind = job.needs, job.spec.request.workload, job.spec.request.share, parts, key, bool(kept)
         if kind not in self._refusals:
             counts = Counter[PairRefusal]()
-            best: tuple[Candidate, PairRefusal] | None = None
+            best: tuple[HostCandidate, PairRefusal] | None = None
             room = self._fleet.half(job.needs, key, ())
             for host in self._running(key):
                 why, candidate = self._look(job, parts, key[0], host, room.get(host.spec.id, ()), at, kept)
@@ -202,9 +202,9 @@ class Partners:
         names: Sequence[str],
         at: float,
         kept: frozenset[str],
-    ) -> tuple[PairRefusal | None, Candidate | None]:
+    ) -> tuple[PairRefusal | None, HostCandidate | None]:
         """What stands against a host, and what the two cost each other where that is known."""
-        if host.phase is not Phase.PLACED:
+        if host.phase is not JobPhase.PLACED:
             return PairRefusal.STOPPING, None
         mine, theirs = job.spec.request, host.spec.request
         if theirs.share <= 0:
@@ -216,7 +216,7 @@ class Partners:
         if own is None or its is None:
             return PairRefusal.UNPROFILED, None
         own = Slowdown(own.expected * parts.factor, own.most * parts.factor)
-        candidate = Candidate(host, names, own, its, self._ends.at(host) - at, 1 / own.expected + 1 / its.expected)
+        candidate = HostCandidate(host, names, own, its, self._ends.at(host) - at, 1 / own.expected + 1 / its.expected)
         if not kept.isdisjoint(host.gpus):
             return PairRefusal.KEPT, candidate
         if self._pairs.was_worse(device, mine.workload, theirs.workload):
@@ -238,7 +238,9 @@ class Partners:
             return PairRefusal.MEMORY, candidate
         return None, candidate if len(fitting) == len(names) else candidate._replace(names=fitting)
 
-    def _of_pool(self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str]) -> list[Candidate]:
+    def _of_pool(
+        self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str]
+    ) -> list[HostCandidate]:
         """In the order of the setting, as far as it does not depend on the newcomer's length."""
         kind = job.needs, job.spec.request.workload, job.spec.request.share, parts, key, bool(kept)
         found = self._candidates.get(kind)
@@ -283,7 +285,7 @@ class Partners:
 
     def _choices(
         self, job: Job, parts: MicroBatches, key: PoolKey, at: float, kept: frozenset[str], lacking: int
-    ) -> list[Choice]:
+    ) -> list[HostChoice]:
         """Those of SMore's rule, in the order in which they are tried; of hosts with the same gain none is better than the first."""
         kind = job.needs, job.spec.request.workload, job.spec.request.share, parts, key, bool(kept)
         choices = self._tried.get(kind)
@@ -301,9 +303,9 @@ class Partners:
                 choices.append(self._choice(job, parts, key[0], chosen))
         return choices
 
-    def _choice(self, job: Job, parts: MicroBatches, device: str, chosen: Sequence[Candidate]) -> Choice:
+    def _choice(self, job: Job, parts: MicroBatches, device: str, chosen: Sequence[HostCandidate]) -> HostChoice:
         slowest = max(one.own.expected for one in chosen)
-        return Choice(
+        return HostChoice(
             candidates=chosen,
             hosts=[
                 Host(one.left_s, one.own.expected / parts.factor, max(1.0, one.its.expected / one.host.besides))
@@ -313,7 +315,7 @@ class Partners:
             left_s=sum(one.left_s for one in chosen),
         )
 
-    def _part(self, job: Job, device: str, candidate: Candidate, gain: float) -> float:
+    def _part(self, job: Job, device: str, candidate: HostCandidate, gain: float) -> float:
         """
         Within which part of its wait a newcomer must be through; inf where the two do enough together and keep nobody
         out who would do more with one of them.
@@ -336,7 +338,7 @@ class Partners:
             self._best_gains[key] = max((self._pairs.gain(device, workload, other) for other in others), default=0.0)
         return self._best_gains[key]
 
-    def _willing(self, job: Job, candidates: Sequence[Candidate], wait_s: Waits) -> Sequence[Candidate]:
+    def _willing(self, job: Job, candidates: Sequence[HostCandidate], wait_s: Waits) -> Sequence[HostCandidate]:
         """Those that a rule of one's own takes, in its order, or the publication's."""
         if self._own is None:
             return self._published(job, candidates)
@@ -344,7 +346,7 @@ class Partners:
         seen = waiting_job(job, self._weight(job.spec.project), job.queued_at)
         return [by_id[id_] for id_ in self._own.hosts(seen, [_offer(one) for one in candidates], wait_s(job))]
 
-    def _published(self, job: Job, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    def _published(self, job: Job, candidates: Sequence[HostCandidate]) -> Sequence[HostCandidate]:
         """Those that the paper's test lets through, the smallest mean end first; without a test all of them."""
         if self._knobs.sharing is Sharing.FIRST:
             return candidates
@@ -357,7 +359,7 @@ class Partners:
         return [one for _, _, one in sorted(found, key=lambda entry: entry[:2])]
 
     def _dynamic(
-        self, job: Job, parts: MicroBatches, device: str, chosen: Sequence[Candidate], wait_s: Waits
+        self, job: Job, parts: MicroBatches, device: str, chosen: Sequence[HostCandidate], wait_s: Waits
     ) -> PairRefusal | None:
         """What stands against starting beside all of ``chosen`` now."""
         if self._own is not None or self._knobs.sharing is Sharing.PAIR:
@@ -366,7 +368,7 @@ class Partners:
             return None
         return self._doubt_of(job, parts, self._choice(job, parts, device, chosen), wait_s)
 
-    def _doubt_of(self, job: Job, parts: MicroBatches, choice: Choice, wait_s: Waits) -> PairRefusal | None:
+    def _doubt_of(self, job: Job, parts: MicroBatches, choice: HostChoice, wait_s: Waits) -> PairRefusal | None:
         """What stands against a choice by the times; memory, owners and predictions do not."""
         left_s, wait = job.length.expected_s, wait_s(job)
         most_s = choice.part * wait if choice.part < inf else inf
@@ -378,7 +380,7 @@ class Partners:
         return PairRefusal.WAITING if end + sum(host_ends) >= wait + left_s + choice.left_s else None
 
     @staticmethod
-    def _enough(candidates: Sequence[Candidate], lacking: int) -> list[Candidate]:
+    def _enough(candidates: Sequence[HostCandidate], lacking: int) -> list[HostCandidate]:
         """The first that have enough together, [] = all together have not."""
         chosen = []
         for candidate in candidates:
@@ -388,15 +390,18 @@ class Partners:
                 return chosen
         return []
 
-    def _shared(self, parts: MicroBatches, spare: Sequence[str], chosen: Sequence[Candidate], lacking: int) -> Shared:
+    def _shared(
+        self, parts: MicroBatches, spare: Sequence[str], chosen: Sequence[HostCandidate], lacking: int
+    ) -> Shared:
         names = [name for one in chosen for name in one.names][:lacking]
         beside = tuple(
-            Beside(one.host.spec.id, one.own.expected, one.own.most, one.its.expected, one.its.most) for one in chosen
+            BesideHost(one.host.spec.id, one.own.expected, one.own.most, one.its.expected, one.its.most)
+            for one in chosen
         )
         return Shared(self._fleet.in_rank([*spare, *names]), beside, parts)
 
 
-def _offer(one: Candidate) -> HostOffer:
+def _offer(one: HostCandidate) -> HostOffer:
     return HostOffer(
         id=one.host.spec.id,
         workload=one.host.spec.request.workload,

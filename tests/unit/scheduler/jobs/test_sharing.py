@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.jobs.attempts import Attempt
 from scheduler.jobs.sharing import KnownPairs, SharedAttempts
-from scheduler.policy.jobs.decisions import Beside
+from scheduler.policy.jobs.decisions import BesideHost
 from scheduler.policy.jobs.events import Event, GuestHeldBack, PairMeasured, PairsKnown
 from scheduler.policy.jobs.spec import MicroBatches
 from smore.messages.degradation import BadTable, Table
@@ -45,7 +45,7 @@ class Stage:
     def __init__(self) -> None:
         self.sharing = SharedAttempts(lambda workload, _: 0.1 if workload == "light" else None)
         self.attempts = {"host": attempt("host"), "guest": attempt("guest")}
-        costs = Beside("host", 1.2, 1.3, 1.1, 1.15)
+        costs = BesideHost("host", 1.2, 1.3, 1.1, 1.15)
         pairs = self.sharing.begin(0.0, "guest", 1, ["g0"], [(costs, self.attempts["host"])], PLACE)
         self.sharing.take_over(pairs)
         self.guest, self.host = pairs
@@ -93,7 +93,7 @@ def test_a_guest_that_comes_back_to_its_host_is_measured_again() -> None:
     guest = stage.attempts.pop("guest")
     stage.follow(72.0)
     guest.attempt, stage.attempts["guest"] = 2, guest
-    costs = Beside("host", 1.2, 1.3, 1.1, 1.15)
+    costs = BesideHost("host", 1.2, 1.3, 1.1, 1.15)
     stage.sharing.take_over(stage.sharing.begin(80.0, "guest", 2, ["g0"], [(costs, stage.attempts["host"])], PLACE))
     stage.attempts["host"] = attempt("host", **host, beside_since=90.0, beside_s=0.7)
     assert [event.slowdown for event in stage.follow(151.0) if isinstance(event, PairMeasured)] == [pytest.approx(1.4)]

@@ -29,14 +29,14 @@ from scheduler.policy.jobs.decisions import (
 )
 from scheduler.policy.jobs.events import Ended, GpuSeen
 from scheduler.policy.jobs.knobs import JobKnobs
-from scheduler.policy.jobs.lengths import Length, Source
+from scheduler.policy.jobs.lengths import Length, LengthSource
 from scheduler.policy.jobs.pairs import Slowdown
 from scheduler.policy.jobs.spec import MicroBatches, Needs
 from smore.domain.job import PromiseState
 
 GOLDEN = Path(__file__).with_name("wording.txt")
 KNOBS = JobKnobs()
-LENGTH = Length(3600.0, 7200.0, 9000.0, Source.DECLARED)
+LENGTH = Length(3600.0, 7200.0, 9000.0, LengthSource.DECLARED)
 NEEDS = Needs(2, ("a0", "a1"), "H100", 1024.0, "node-a")
 SEEN = GpuSeen(gpu="a0", node="node-b", device="A100", memory_mib=80_000.0, closed="drained", context_mib=500.0)
 FITS = MicroBatches(count=4, memory_mib=9000.0)
@@ -98,7 +98,7 @@ def said() -> Iterator[tuple[str, str]]:
     yield "place never seen", wording.job_place(GpuPlace("a0", NEEDS, JobRefusal.LOST, None)).message
     for unfit in Unfit:
         yield f"misfit {unfit}", wording.misfit(Misfit(unfit, "count", 2, "a7"))
-    for source in Source:
+    for source in LengthSource:
         verdict = NotPromised("j", Unpromised.UNKNOWN, LENGTH._replace(source=source))
         yield f"length {source}", wording.unpromised(verdict)
     for why_not in Unpromised:

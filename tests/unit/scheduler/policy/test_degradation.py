@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from scheduler.leader.tables import ArrayTable
 from scheduler.policy import kernel
 from scheduler.policy.cluster import Batch, Cluster
-from scheduler.policy.degradation import NoTable
-from scheduler.policy.degradation import Table as PolicyTable
+from scheduler.policy.degradation import NoTable, PolicyTable
 from scheduler.policy.demand import Demand
 from scheduler.policy.events import GpuReported
 from scheduler.policy.kernel import Floats

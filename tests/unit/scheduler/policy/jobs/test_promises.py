@@ -30,12 +30,12 @@ from scheduler.policy.jobs.events import (
     RunsKnown,
 )
 from scheduler.policy.jobs.knobs import SETTINGS, job_setting
-from smore.domain.job import EARLIEST, Run
+from smore.domain.job import EARLIEST, PastRun
 from tests.support.driven_jobs import HOUR, NOW, DrivenJobs, gpus, spec_of, started
 from tests.support.fresh_counts import differing
 
 #: Owners are right, so what is sure is a little more than what they say.
-RIGHT = RunsKnown(runs=[Run(project="p", name="", seconds=1.0, ratios={"declared": 1.0})] * 100)
+RIGHT = RunsKnown(runs=[PastRun(project="p", name="", seconds=1.0, ratios={"declared": 1.0})] * 100)
 
 
 def driven(*nodes: int, setting: str = "smore-jobs", **changed: Any) -> DrivenJobs:
