@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from smore.blobs.store import Blobs
-    from smore.postgres.arrivals import Prewarming
-    from smore.postgres.audit import Audit, Change
+    from smore.postgres.arrivals import ArrivalStore
+    from smore.postgres.audit import Audit, AuditedChange
     from smore.postgres.catalog import Store
     from smore.postgres.history.reader import Reader
     from smore.postgres.history.series import Series
@@ -228,10 +228,10 @@ class Gateway:
 
         return Audit(self._postgres())
 
-    def prewarming(self) -> "Prewarming":
-        from smore.postgres.arrivals import Prewarming
+    def prewarming(self) -> "ArrivalStore":
+        from smore.postgres.arrivals import ArrivalStore
 
-        return Prewarming(self._postgres())
+        return ArrivalStore(self._postgres())
 
     def _postgres(self) -> "Engine":
         with self._lock:
@@ -315,17 +315,17 @@ class Trail:
 
     def change(
         self, caller: KeyEntry, target: str, before: Mapping[str, Any] | None = None, *, project: str | None = None
-    ) -> "AbstractContextManager[Change]":
+    ) -> "AbstractContextManager[AuditedChange]":
         """
         A context that records one change where its body succeeds: ``with trail.change(caller, "function/echo", before)
         as change: …; change.after = …``. Raises SQLAlchemy's OperationalError where Postgres does not answer.
         """
         audit = self._gateway.audit()
-        from smore.postgres.audit import Change
+        from smore.postgres.audit import AuditedChange
 
         project = caller.project if project is None else project
         return audit.recorded(
-            Change(
+            AuditedChange(
                 project=project,
                 key_id=caller.id,
                 route=self._route,

@@ -20,7 +20,7 @@ from api.auth import is_operator
 from api.deps import Gateway
 from api.errors import away
 from api.problems import problems
-from api.rows import Trainings
+from api.rows import TrainingRows
 from api.schemas.live import Topic
 from api.server.sse import Event, SharedEvent, has_room
 from api.server.zipped import deflated
@@ -211,7 +211,7 @@ class _Records:
         #: What had ended by then was read whole, epoch seconds.
         self._complete = 0.0
         self._decided: tuple[Any, ...] = ()
-        self._shown: Trainings | None = None
+        self._shown: TrainingRows | None = None
         self._idle: dict[str, bytes] = {}
         self._cursor = ""
         #: Age of the oldest event that was not in Postgres yet, seconds; 0 = there was none, or that is not known.
@@ -233,7 +233,7 @@ class _Records:
             newest, more = jobs.page(self._project, limit=NEWEST)
             going_on = [job for job in jobs.unfinished() if self._project in (None, job.project)] if more else []
             every = list({job.id: job for job in (*newest, *going_on)}.values())
-            self._shown = Trainings(self._gateway, self._caller, every, queue, self._known(every))
+            self._shown = TrainingRows(self._gateway, self._caller, every, queue, self._known(every))
             self._complete = time.time() - RECORDED_S
             self._idle = {job.id: _json(self._shown.row(job, [])) for job in every}
             self._cursor = self._gateway.reader().recorded()

@@ -117,7 +117,7 @@ def _silent(gpu: str, at: float, paused: frozenset[str]) -> dict[str, Any]:
 _AS_IT_IS: Final = Override(function="")
 
 
-class Waiting(NamedTuple):
+class WaitingRow(NamedTuple):
     """What waits for a function, and what people have decided of it. ``deadline_s``: its own, None = none is known."""
 
     entry: FunctionEntry
@@ -151,7 +151,7 @@ class Waiting(NamedTuple):
 
 async def queues(
     gateway: Gateway, project: str | None, paused: frozenset[str], overrides: Mapping[str, Override]
-) -> dict[str, Waiting]:
+) -> dict[str, WaitingRow]:
     """
     By key, of a project's functions, None = of all projects', in the order of names; ``paused``, ``overrides``: as of
     :class:`FleetState`.
@@ -168,14 +168,14 @@ async def queues(
         spec = await gateway.catalog.revision(key, entry.revision) if entry.revision else None
         own = spec.deadline_s if spec is not None and entry.deadline_s is None else entry.deadline_s
         stopped, draining = "*" in paused or f"f:{key}" in paused, "-*" in paused or f"-f:{key}" in paused
-        found[key] = Waiting(entry, queue, own, stopped, draining, overrides.get(key, _AS_IT_IS))
+        found[key] = WaitingRow(entry, queue, own, stopped, draining, overrides.get(key, _AS_IT_IS))
     return found
 
 
 # ---- trainings ---------------------------------------------------------------------------------------------------------
 
 
-class Trainings:
+class TrainingRows:
     """Jobs as their list shows them. What the records say of them is read once, what their workers say may be newer."""
 
     def __init__(

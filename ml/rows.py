@@ -285,7 +285,7 @@ def _finite(values: Mapping[str, Any]) -> None:
 
 
 @dataclass(slots=True)
-class Profile:
+class PlaceProfile:
     """
     All rows of one device and sharing mode: the newest solo row of each workload, and co-locations in order of
     measurement.
@@ -300,11 +300,11 @@ class Profile:
     colocations: list[Colocation] = field(default_factory=list)
 
 
-def profiles(rows: Iterable[Row]) -> list[Profile]:
+def profiles(rows: Iterable[Row]) -> list[PlaceProfile]:
     """Rows grouped by device and sharing mode."""
-    by_place: dict[tuple[str, str], Profile] = {}
+    by_place: dict[tuple[str, str], PlaceProfile] = {}
     for row in rows:
-        profile = by_place.setdefault(row.place.key, Profile(place=row.place))
+        profile = by_place.setdefault(row.place.key, PlaceProfile(place=row.place))
         if isinstance(row, Solo):
             if row.workload not in profile.solo or profile.solo[row.workload].at <= row.at:
                 profile.solo[row.workload] = row
@@ -335,7 +335,7 @@ def pooled(alone: Sequence[Timing]) -> Timing:
     return Timing(n=total, mean=from_median("mean"), p50=p50, p95=from_median("p95"), p99=from_median("p99"))
 
 
-def _pool(profile: Profile) -> None:
+def _pool(profile: PlaceProfile) -> None:
     alone = {(workload, solo.timing): [solo.timing] for workload, solo in profile.solo.items()}
     for row in profile.colocations:
         for key, member in {(member.workload, member.solo): member for member in row.members}.items():

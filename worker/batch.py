@@ -21,7 +21,7 @@ class Member:
     begun: StartedInvocation
 
 
-class Phase(StrEnum):
+class BatchPhase(StrEnum):
     """Where a batch is: waiting for a seat, in its runner, or being finished in Redis."""
 
     WAITING = "waiting"
@@ -36,7 +36,7 @@ class Batch:
     function: str
     revision: int
     members: Sequence[Member]
-    phase: Phase = Phase.WAITING
+    phase: BatchPhase = BatchPhase.WAITING
     seat: Seat | None = None
     #: Whether what is past its deadline ends (``slo.on_late: drop``).
     drop_late: bool = False

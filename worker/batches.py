@@ -26,7 +26,7 @@ from smore.process.settings import WorkerSettings
 from smore.redis.catalog import Catalog
 from smore.redis.outage import is_outage
 from smore.redis.queue import Queue, RunOutcome
-from worker.batch import Batch, Member, Phase, Run, Turn
+from worker.batch import Batch, BatchPhase, Member, Run, Turn
 from worker.device.device import Device
 from worker.frames import BadFrame, Item
 from worker.idle import end_idle, go_idle, may_return, runs_idle
@@ -157,10 +157,10 @@ class Executor:
             for batch in self._batches:
                 members = [member for member in batch.members if matches(batch, member)]
                 # While it is being finished Redis decides whose it is.
-                if not members or batch.phase is Phase.FINISHING:
+                if not members or batch.phase is BatchPhase.FINISHING:
                     continue
                 batch.disowned.update(member.id for member in members)
-                if batch.phase is Phase.RUNNING and batch.seat is not None and not batch.owned():
+                if batch.phase is BatchPhase.RUNNING and batch.seat is not None and not batch.owned():
                     # Still under the lock: once the batch is past RUNNING its runner may be another's.
                     self._pool.retire(batch.seat)
                     ending.append(batch.seat.runner)
@@ -352,9 +352,9 @@ class Executor:
         """Send a batch to its runner; None where there is nothing to be run any more: then it is settled."""
         with self._lock:
             members = batch.owned()
-            batch.seat, batch.phase = seat, Phase.RUNNING
+            batch.seat, batch.phase = seat, BatchPhase.RUNNING
             beside = sorted(
-                {other.function for other in self._batches if other is not batch and other.phase is Phase.RUNNING}
+                {other.function for other in self._batches if other is not batch and other.phase is BatchPhase.RUNNING}
             )
         if not members:
             self._pool.release(seat)
@@ -481,7 +481,7 @@ class Executor:
     def _settling(self, batch: Batch) -> None:
         """Its runner has ended: from now on Redis decides whose its members are."""
         with self._lock:
-            batch.phase = Phase.FINISHING
+            batch.phase = BatchPhase.FINISHING
 
     def _end(self, batch: Batch, seat: Seat) -> None:
         self._settling(batch)

@@ -37,7 +37,7 @@ from smore.messages.wording import duration
 from smore.redis.catalog import FunctionEntry, KeyEntry
 from smore.redis.gateway_queue import AdmissionCheck, Question
 from smore.redis.records import Reply
-from smore.redis.submission import NEVER_S, Admission
+from smore.redis.submission import NEVER_S, GateAnswer
 
 #: Causes of a failure that lost workers can have brought about.
 _LOST: Final = (Cause.ATTEMPT_LIMIT, Cause.DISPATCH_LIMIT)
@@ -133,7 +133,7 @@ async def afterwards(gateway: Gateway, function: str, reply: Reply) -> Afterward
     return Afterwards(check=check, lost_gpu=record.lost_gpu, lost_us=record.lost_us)
 
 
-def refusal(admission: Admission, slo_us: int, parts: str = "") -> CallerError:
+def refusal(admission: GateAnswer, slo_us: int, parts: str = "") -> CallerError:
     """Why the gate did not take it. ``parts``: the request's own, as :func:`request_parts` writes them."""
     match admission.status:
         case "mismatch":
@@ -165,7 +165,7 @@ def full(limit: str, bound: float) -> str:
     return f"Too much is waiting already: {_FULL.get(limit, limit).format(f'{bound:.0f}')}."
 
 
-def _infeasible(admission: Admission, slo_us: int, named_ms: int | None) -> str:
+def _infeasible(admission: GateAnswer, slo_us: int, named_ms: int | None) -> str:
     """That a deadline is too early, which would do, and what takes the time."""
     asked = f"The deadline, {duration(slo_us / 1e6)} after arrival, cannot be met"
     if named_ms is None:
@@ -193,7 +193,7 @@ def request_parts(parts: Mapping[str, bytes]) -> str:
     return _PART.join(f"{name}={blake2b(value, digest_size=_HASH_BYTES).hexdigest()}" for name, value in parts.items())
 
 
-def _mismatch(admission: Admission, parts: str) -> IdempotencyMismatch:
+def _mismatch(admission: GateAnswer, parts: str) -> IdempotencyMismatch:
     """
     Which parts of the request differ from those of the first one with its Idempotency-Key. An older version kept none.
     """

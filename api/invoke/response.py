@@ -40,7 +40,7 @@ class BytesResponse(Response):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class AnsweredRun:
     """The invocation that an answer is about."""
 
     id: str
@@ -57,8 +57,8 @@ class Run:
         return b'"id":"%b","function":"%b","revision":%d' % (self.id.encode(), self.function.encode(), self.revision)
 
 
-def _run(call: Call, submitted: Submitted) -> Run:
-    return Run(id=submitted.id, function=call.entry.name, revision=submitted.revision)
+def _run(call: Call, submitted: Submitted) -> AnsweredRun:
+    return AnsweredRun(id=submitted.id, function=call.entry.name, revision=submitted.revision)
 
 
 async def respond(call: Call, submitted: Submitted) -> Response:
@@ -139,7 +139,7 @@ def _refused(error: CallerError, entry: FunctionEntry) -> bytes:
 
 
 def settled(
-    reply: Reply, run: Run, request_id: str, after: Afterwards | None = None, *, replayed: bool = False
+    reply: Reply, run: AnsweredRun, request_id: str, after: Afterwards | None = None, *, replayed: bool = False
 ) -> Response:
     """
     200 with the output. Raises :class:`Ended` for an ending without one, which says what ``after`` knows and whether it is
@@ -210,7 +210,7 @@ def _members(reply: Reply, result: Result) -> bytes:
     return orjson.dumps(_about(reply, result))[1:-1]
 
 
-def accepted(run: Run, state: str, durability: str, request_id: str) -> Response:
+def accepted(run: AnsweredRun, state: str, durability: str, request_id: str) -> Response:
     """202: the invocation goes on."""
     body = b'{%b,"state":"%b","durability":"%b"}' % (run.head(), state.encode(), durability.encode())
     return BytesResponse(202, body, request_id, [JSON_TYPE, (b"location", b"/v1/invocations/" + run.id.encode())])
@@ -268,7 +268,7 @@ def _in_words(reply: Reply, result: Result, after: Afterwards | None, named_ms: 
     return " ".join(sentences)
 
 
-def item(reply: Reply, run: Run, after: Afterwards | None = None) -> bytes:
+def item(reply: Reply, run: AnsweredRun, after: Afterwards | None = None) -> bytes:
     """One input of several, as JSON; ``status`` is what a call of its own would have been answered with."""
     result = decode_result(reply.result)
     if reply.state == State.SUCCEEDED:

@@ -23,7 +23,7 @@ from smore.domain.errors import CallerError
 from smore.domain.invocation import TERMINAL, State
 from smore.process.observability import E2E_SECONDS, INVOCATIONS
 from smore.redis.records import Reply
-from smore.redis.submission import Admission, Submission
+from smore.redis.submission import GateAnswer, Submission
 
 #: Inputs of one call that are queued, and waited for, at a time.
 _TOGETHER: Final = 256
@@ -119,7 +119,7 @@ async def _submit_together(call: Call, submissions: Sequence[Submission]) -> lis
             waiters[each.id] = gateway.waiters.expect(project, each.id, call.wait_s, told=True)
     results: list[Submitted | CallerError] = []
     try:
-        admissions: list[Admission] = []
+        admissions: list[GateAnswer] = []
         if call.idempotency_key and submissions[0].idempotency_key == call.idempotency_key:
             # The first input alone tells whether another request had the key: then none of the others may run.
             admissions.append(await gateway.queue.enqueue(submissions[0]))
@@ -160,7 +160,7 @@ async def _keep(gateway: Gateway, project: str, id_: str) -> tuple[Reply | None,
     )
 
 
-def _repeats(call: Call, admission: Admission) -> bool:
+def _repeats(call: Call, admission: GateAnswer) -> bool:
     """Whether an earlier request with this Idempotency-Key was the same one."""
     if admission.status == "mismatch":
         return call.parts_suffice and admission.known_parts == call.request_parts

@@ -38,9 +38,9 @@ def list_audit(
             raise Forbidden(f"Only administrators of the project {OPERATORS} see other projects.")
         project = caller.project
     audit = gateway.audit()
-    from smore.postgres.audit import Wanted
+    from smore.postgres.audit import AuditFilter
 
-    wanted = Wanted(
+    wanted = AuditFilter(
         project=project,
         key_id=key,
         route=route,

@@ -22,8 +22,8 @@ from api.invoke.admit import afterwards, authenticate
 from api.invoke.request import check_id, read, wait_s
 from api.invoke.response import (
     JSON_TYPE,
+    AnsweredRun,
     BytesResponse,
-    Run,
     accepted,
     late_header,
     respond,
@@ -253,8 +253,8 @@ async def get_result(gateway: TheGateway, caller: ReadKey, request: Request, inv
     reply = await gateway.queue.reply(caller.project, invocation)
     request_id: str = request.scope["request_id"]
     if reply is None:
-        return accepted(Run.of(record), record.state, gateway.durability, request_id)
-    return settled(reply, Run.of(record), request_id, await afterwards(gateway, record.function, reply))
+        return accepted(AnsweredRun.of(record), record.state, gateway.durability, request_id)
+    return settled(reply, AnsweredRun.of(record), request_id, await afterwards(gateway, record.function, reply))
 
 
 @router.get("/invocations/{invocation}/executions", response_model_exclude_none=True)

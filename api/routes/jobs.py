@@ -34,7 +34,7 @@ from api.deps import (
     Trail,
 )
 from api.logs import CONTINUED, FOLLOWED, LogRequest
-from api.rows import Trainings, published
+from api.rows import TrainingRows, published
 from api.schemas import jobs as schemas
 from api.schemas.jobs import SecretOf
 from api.schemas.logs import LogLines
@@ -165,7 +165,7 @@ def list_jobs(
 ) -> schemas.Jobs:
     """List the jobs of the project, the newest first."""
     jobs, next_cursor = gateway.store().jobs.page(of, limit=limit, cursor=cursor, states=state)
-    reports, shown = views.live(gateway), Trainings(gateway, caller, jobs, published(gateway))
+    reports, shown = views.live(gateway), TrainingRows(gateway, caller, jobs, published(gateway))
     rows = [schemas.Job(**shown.row(job, reports.get(job.id, []))) for job in jobs]
     return schemas.Jobs(jobs=rows, next_cursor=next_cursor)
 

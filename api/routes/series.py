@@ -29,7 +29,7 @@ from smore.messages.forecasts import BadForecast, Forecasts
 from smore.redis.forecasts import PublishedForecasts
 
 if TYPE_CHECKING:
-    from smore.postgres.history.series import Part, Window
+    from smore.postgres.history.series import Part, StepGrid
     from smore.postgres.history.values import Closed
 
 router = APIRouter(prefix="/v1", tags=["history"], route_class=ZippedRoute)
@@ -366,13 +366,13 @@ def _span(
     return max(0.0, min(since_s, until_s)), max(0.0, until_s)
 
 
-def _window(since_s: float, until_s: float, step: int | None, least_s: int = MINUTE_S) -> "Window":
-    from smore.postgres.history.series import Window
+def _window(since_s: float, until_s: float, step: int | None, least_s: int = MINUTE_S) -> "StepGrid":
+    from smore.postgres.history.series import StepGrid
 
-    return Window.over(since_s, until_s, step, least_s=least_s)
+    return StepGrid.over(since_s, until_s, step, least_s=least_s)
 
 
-def _steps(window: "Window") -> dict[str, Any]:
+def _steps(window: "StepGrid") -> dict[str, Any]:
     return {
         "since": moment(window.since),
         "until": moment(window.until),

@@ -33,7 +33,7 @@ from smore.redis.catalog import KeyEntry
 if TYPE_CHECKING:
     from smore.domain.loss import Loss
     from smore.postgres.job_promises import JobPromise
-    from smore.postgres.jobs import Attempt, Job
+    from smore.postgres.jobs import Job, PastAttempt
 
 
 #: Of a job that waits, or whose start was decided so.
@@ -346,7 +346,7 @@ def _why(job: "Job", of_queue: PublishedJob | None, decisions: Sequence[JobDecis
     return "The job scheduler has not decided about it yet."
 
 
-def attempts(job: "Job", of_job: Sequence["Attempt"]) -> schemas.JobAttempts:
+def attempts(job: "Job", of_job: Sequence["PastAttempt"]) -> schemas.JobAttempts:
     """The attempts of a job."""
     return schemas.JobAttempts(
         id=job.id,

@@ -68,7 +68,7 @@ from smore.local import machine
 from smore.messages.reports import JobReport, Report, UnregisteredProcess, WarmInstance, WarmState, encode_report
 from smore.postgres.catalog import Store
 from smore.postgres.connection import make_engine
-from smore.postgres.jobs import Change, JobStore
+from smore.postgres.jobs import JobChange, JobStore
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.connection import connect
@@ -202,7 +202,7 @@ def one_each(engine: Engine, _connection: object, names: Sequence[str]) -> Mappi
     store, jobs = JobStore(engine), {}
     for number, gpu in enumerate(names[:TRAININGS]):
         job = store.submit("default", f"training-{number}", JobRequest(argv=["zoo.train"], gpus=[gpu]))
-        store.move(job.id, Action.START, Change(gpus=[gpu]))
+        store.move(job.id, Action.START, JobChange(gpus=[gpu]))
         store.move(job.id, Action.RUN)
         jobs[gpu] = [job.id]
     return jobs

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from smore.domain.job import Action, JobRequest
 from smore.postgres.job_pairs import JobPair, add_pairs
-from smore.postgres.jobs import Change, JobStore
+from smore.postgres.jobs import JobChange, JobStore
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -53,7 +53,7 @@ def fill(engine: Engine, connection: Any, names: Sequence[str]) -> Mapping[str, 
     def run(name: str, gpus: Sequence[str], hours: float, **more: Any) -> str:
         request = JobRequest(argv=["zoo.train"], gpus=gpus, count=len(gpus), duration_s=hours * HOUR_S, **more)
         job = store.submit("default", name, request)
-        store.move(job.id, Action.START, Change(gpus=gpus, nodes=["host"] * len(gpus)))
+        store.move(job.id, Action.START, JobChange(gpus=gpus, nodes=["host"] * len(gpus)))
         store.move(job.id, Action.RUN)
         ago = drawn.uniform(0.1, 0.8) * hours
         connection.execute(_BACK, {"job": job.id, "ago": _interval(ago), "told": hours * HOUR_S})
@@ -79,10 +79,10 @@ def fill(engine: Engine, connection: Any, names: Sequence[str]) -> Mapping[str, 
     for number in range(ATTEMPTS - running):
         gpu, told = names[number % len(names)], drawn.uniform(0.2, 2)
         job = store.submit("default", f"sweep-{number}", JobRequest(argv=["zoo.train"], gpus=[gpu]))
-        store.move(job.id, Action.START, Change(gpus=[gpu], nodes=["host"]))
+        store.move(job.id, Action.START, JobChange(gpus=[gpu], nodes=["host"]))
         store.move(job.id, Action.RUN)
         good = number % 9 != 0
-        store.move(job.id, Action.END, Change(exit_code=0 if good else 1, why="succeeded" if good else "failed"))
+        store.move(job.id, Action.END, JobChange(exit_code=0 if good else 1, why="succeeded" if good else "failed"))
         ago = 20 + 2.5 * (number // len(names))
         past = {"job": job.id, "ago": _interval(ago), "took": _interval(told * drawn.uniform(0.8, 1.3))}
         connection.execute(

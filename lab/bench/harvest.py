@@ -54,7 +54,7 @@ from lab.bench.overload.rig import FUNCTIONS, Rig, Trained, one_core_partitions
 from lab.bench.overload.run import measure, row, shown
 from lab.bench.report import ROOT, end_on_sigterm
 from ml.learn.learning import Learning
-from smore.domain.loss import DEFAULT_BUDGET, Window, estimate
+from smore.domain.loss import DEFAULT_BUDGET, ClosedWindow, estimate
 from smore.local import layout
 from smore.postgres.connection import make_engine
 from smore.process.gpm import Gpm
@@ -180,7 +180,7 @@ def measure_mode(
     training: Trained,
     seed: int,
     table: bool | None,
-) -> tuple[dict[str, float], list[Window], dict[str, object]]:
+) -> tuple[dict[str, float], list[ClosedWindow], dict[str, object]]:
     """One turn of a mode from start to stop; its figures without the mode's name, the windows and the point behind them."""
     report.progress(f"{mode.name} on {where.gpu} ({where.kind} {where.device})")
     figures: dict[str, float] = {}
@@ -244,7 +244,7 @@ def measure_mode(
     )
 
 
-def summary(mode: str, turns: Sequence[Mapping[str, float]], windows: Sequence[Window]) -> dict[str, float]:
+def summary(mode: str, turns: Sequence[Mapping[str, float]], windows: Sequence[ClosedWindow]) -> dict[str, float]:
     """Figures of all turns of a mode by their final names."""
     names = dict.fromkeys(name for figures in turns for name in figures)
     figures = {

@@ -49,7 +49,7 @@ from smore.postgres.catalog import Store
 from smore.postgres.connection import make_engine
 from smore.postgres.history import retention
 from smore.postgres.history.recorder import Recorder
-from smore.postgres.jobs import Change
+from smore.postgres.jobs import JobChange
 from smore.process.settings import PostgresSettings, RedisSettings, Settings
 from smore.redis.catalog import Catalog
 from smore.redis.connection import connect
@@ -448,7 +448,7 @@ def _catalog(store: Store, job_gpus: Sequence[str]) -> tuple[str, str]:
         )
         store.activate(project, f"function-{number:02d}", revision, {})
     job = store.jobs.submit("default", "training", JobRequest(argv=["zoo.train"], gpus=job_gpus)).id
-    store.jobs.move(job, Action.START, Change(gpus=job_gpus))
+    store.jobs.move(job, Action.START, JobChange(gpus=job_gpus))
     store.jobs.move(job, Action.RUN)
     return job, store.create_key("small", "bench", [Scope.READ])[1]
 

@@ -51,7 +51,7 @@ from smore.domain.job import OVER, JobState, Outcome
 from smore.local import asking, machine
 from smore.messages.reports import JobReport
 from smore.postgres.connection import make_engine
-from smore.postgres.jobs import Attempt, Job, JobStore
+from smore.postgres.jobs import Job, JobStore, PastAttempt
 from smore.process.settings import Settings
 from smore.redis.fleet import Fleet
 from smore.redis.job_queue import JobQueue
@@ -122,7 +122,7 @@ class Stage:
     def job(self, id_: str) -> Job:
         return _patient(lambda: self.store.get(self.projects[id_], id_))
 
-    def attempts(self, id_: str) -> Sequence[Attempt]:
+    def attempts(self, id_: str) -> Sequence[PastAttempt]:
         return _patient(lambda: self.store.attempts(id_))
 
     def wait(self, jobs: Sequence[str], within_s: float) -> list[str]:
@@ -360,7 +360,7 @@ def storm(stage: Stage, size: Size) -> dict[str, float]:
     }
 
 
-def _overlap(attempts: Sequence[Attempt]) -> bool:
+def _overlap(attempts: Sequence[PastAttempt]) -> bool:
     """Whether two attempts went on at a time."""
     return any(before.ended_at is None or before.ended_at > after.started_at for before, after in pairwise(attempts))
 

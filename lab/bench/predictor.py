@@ -45,7 +45,7 @@ from lab.bench.servers import servers
 from lab.research.predictor.measured import build, samples
 from lab.simulation.recipes import RECIPES, estimator, paper_features
 from ml.predict.samples import DIRECTIONS, METRICS, Direction, Floats, Samples
-from ml.rows import Colocation, Member, Profile, Solo, Timing, Workload, degradation, profiles, read
+from ml.rows import Colocation, Member, PlaceProfile, Solo, Timing, Workload, degradation, profiles, read
 from scheduler.leader.tables import ArrayTable
 from smore.messages.degradation import PlaceTable, Table, decode, encode
 from smore.redis.tables import Tables
@@ -70,7 +70,7 @@ def _median_s(act: Callable[[], object], repeats: int) -> float:
 # ---- what is measured on ---------------------------------------------------------------------------------------------
 
 
-def measured(files: Sequence[Path]) -> Profile:
+def measured(files: Sequence[Path]) -> PlaceProfile:
     """The profile of the device mode with the most pairs. SystemExit without rows."""
     candidates = profiles(row for file in files for row in read(file))
     if not candidates:
@@ -78,13 +78,13 @@ def measured(files: Sequence[Path]) -> Profile:
     return max(candidates, key=lambda profile: sum(row.kind == "pair" for row in profile.colocations))
 
 
-def made_up(around: Profile, seed: int = 0) -> Profile:
+def made_up(around: PlaceProfile, seed: int = 0) -> PlaceProfile:
     """
     :data:`TRAININGS` + :data:`FUNCTIONS` workloads like the measured ones, some of their pairs measured; see the
     module's docstring.
     """
     generator = random.Random(seed)
-    profile = Profile(place=around.place)
+    profile = PlaceProfile(place=around.place)
     sides: dict[str, list[Workload]] = {}
     for role, count in (("training", TRAININGS), ("function", FUNCTIONS)):
         originals = sorted(workload for workload in around.solo if workload.role == role)
@@ -143,7 +143,7 @@ def _member(solo: Solo, degraded: float) -> Member:
     )
 
 
-def _degradations(profile: Profile, direction: Direction) -> list[float]:
+def _degradations(profile: PlaceProfile, direction: Direction) -> list[float]:
     kind = "functions" if direction == "functions" else "pair"
     role = "training" if direction == "training" else "function"
     members = [
@@ -159,7 +159,7 @@ def _degradations(profile: Profile, direction: Direction) -> list[float]:
 # ---- rebuilding and looking up ---------------------------------------------------------------------------------------
 
 
-def rebuilding(around: Profile, made: Profile, repeats: int) -> tuple[dict[str, float], Table]:
+def rebuilding(around: PlaceProfile, made: PlaceProfile, repeats: int) -> tuple[dict[str, float], Table]:
     """Figures of the table's making and reading, and the table."""
     learned = {direction: samples(around, direction, name=direction) for direction in DIRECTIONS}
     report.progress(f"fitting on {', '.join(f'{len(part)} {direction}' for direction, part in learned.items())}")
@@ -212,7 +212,7 @@ class Look:
         return _median_s(all_of_them, repeats) / len(self.functions)
 
 
-def looking_up(around: Profile, made: Profile, place: PlaceTable, repeats: int) -> dict[str, float]:
+def looking_up(around: PlaceProfile, made: PlaceProfile, place: PlaceTable, repeats: int) -> dict[str, float]:
     """The table beside the peer."""
     figures = {f"lookup_us_{count}": 1e6 * Look(place, count).seconds(repeats) for count in INSTANCES}
     report.progress("the peer: scikit-learn's forest")
@@ -243,7 +243,7 @@ def looking_up(around: Profile, made: Profile, place: PlaceTable, repeats: int) 
     return figures
 
 
-def _inputs(made: Profile, count: int) -> dict[Direction, Floats]:
+def _inputs(made: PlaceProfile, count: int) -> dict[Direction, Floats]:
     """The peer's inputs of one decision over ``count`` GPU instances: rows of 24 numbers, by direction."""
     inputs: dict[Direction, Floats] = {}
     for direction in DIRECTIONS[:2]:

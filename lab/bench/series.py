@@ -55,7 +55,7 @@ from smore.postgres.connection import make_engine
 from smore.postgres.driver import driver
 from smore.postgres.history.minutes import fill
 from smore.postgres.history.recorder import Recorder
-from smore.postgres.jobs import Change
+from smore.postgres.jobs import JobChange
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.connection import connect
@@ -149,7 +149,7 @@ def _make(config: Settings, dsn: str, end: int) -> list[str]:
     for number in range(JOBS):
         gpu = [f"gpu{number}"]
         jobs.append(store.jobs.submit("default", f"training-{number}", JobRequest(argv=["zoo.train"], gpus=gpu)).id)
-        store.jobs.move(jobs[-1], Action.START, Change(gpus=gpu))
+        store.jobs.move(jobs[-1], Action.START, JobChange(gpus=gpu))
         store.jobs.move(jobs[-1], Action.RUN)
     client.delete(f"{PREFIX}ev")
     client.close()

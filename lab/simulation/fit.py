@@ -28,7 +28,7 @@ from lab.simulation.interference import (
     Use,
     encode,
 )
-from ml.rows import FEATURES, BadRow, Colocation, Profile, Workload, degradation, profiles, read
+from ml.rows import FEATURES, BadRow, Colocation, PlaceProfile, Workload, degradation, profiles, read
 from smore.domain.function import FunctionSpec
 
 Floats = NDArray[np.float64]
@@ -150,7 +150,7 @@ def _key(row: Colocation) -> tuple[str, ...]:
     return tuple(sorted(str(member.workload) for member in row.members))
 
 
-def _base(profile: Profile, name: str) -> InterferenceModel:
+def _base(profile: PlaceProfile, name: str) -> InterferenceModel:
     """What solo rows tell: demands, times, memory, cold starts and noise."""
     measured: dict[str, Use] = {}
     cold: dict[str, list[float]] = {}

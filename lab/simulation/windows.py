@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from smore.domain.loss import PROBE_MAX_S, JobLoss, Sample, Window
+from smore.domain.loss import PROBE_MAX_S, ClosedWindow, JobLoss, Sample
 from smore.domain.windows import Closing, Windows
 
 #: Seconds between two looks for a window while it is not known when the next one is due.
@@ -38,7 +38,7 @@ class Probe:
         self.quiet_at: float | None = None
         #: Until when the window before needs open time after it.
         self._clear_at = 0.0
-        self._told: tuple[Sample | None, Sample | None, Sequence[Window]] = None, None, ()
+        self._told: tuple[Sample | None, Sample | None, Sequence[ClosedWindow]] = None, None, ()
 
     def take(self, now: float, iterations: list[tuple[float, float, bool]]) -> None:
         """Count these iterations, as (end, seconds, whether a function was at work), and empty the list."""

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from ml.forecast.choice import Judge, choose
 from ml.forecast.forecaster import Forecaster, Renewal, Seasonal, rolling
 from smore.messages.forecasts import Counted, Forecasts
-from smore.postgres.arrivals import MINUTE_S, SPAN_MIN, ArrivalCounts
-from smore.postgres.arrivals import Prewarming as History
+from smore.postgres.arrivals import MINUTE_S, SPAN_MIN, ArrivalCounts, ArrivalStore
 from smore.process.settings import PrewarmSettings
 from smore.redis.forecasts import PublishedForecasts
 
@@ -152,7 +151,7 @@ class Foresight:
     Raises SQLAlchemy's OperationalError while Postgres is away, and redis-py's error while Redis is away.
     """
 
-    history: History
+    history: ArrivalStore
     published: PublishedForecasts
     knobs: PrewarmSettings
     _: KW_ONLY

@@ -22,7 +22,7 @@ from ml.predict.multiway import Observation, Pairs, Side, learn, mean_error, pub
 from ml.predict.pairwise import ARRAYS, MANIFEST, OURS, FittedPredictor, dump, load
 from ml.predict.samples import DIRECTIONS, Direction, Floats
 from ml.predict.table import pair_wise, place_table
-from ml.rows import Profile, Workload
+from ml.rows import PlaceProfile, Workload
 from smore.domain.degradation import Weights
 from smore.messages.degradation import PlaceTable, Weight
 
@@ -49,7 +49,7 @@ def place_words(place: PlaceKey) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ChallengeVerdict:
     """
     The verdict on one direction on one device and sharing mode: ``new`` (no predictor before), ``better`` or ``kept``.
 
@@ -104,7 +104,7 @@ class Challenge:
     champion: Predictors
     former: Mapping[str, Any]
     weights: Mapping[PlaceKey, Sequence[Weight]] = field(default_factory=dict)
-    verdicts: dict[PlaceKey, dict[Direction, Verdict]] = field(default_factory=dict)
+    verdicts: dict[PlaceKey, dict[Direction, ChallengeVerdict]] = field(default_factory=dict)
     chosen: dict[PlaceKey, dict[Direction, FittedPredictor]] = field(default_factory=dict)
     #: Devices and sharing modes without a table, with the reason.
     excluded: dict[PlaceKey, str] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Challenge:
         weights = [judged.verdict for by_side in self.weight_verdicts.values() for judged in by_side.values()]
         return any(verdict != "kept" for verdict in (*directions, *weights))
 
-    def judge(self, profile: Profile, rows: Rows) -> None:
+    def judge(self, profile: PlaceProfile, rows: Rows) -> None:
         """
         Judge every direction of one device and sharing mode, then the weights, on the table that the winners give. No
         table is made where a direction lacks a predictor or where the bounds have drifted.
@@ -140,7 +140,7 @@ class Challenge:
             ]
             self._tables[place] = msgspec.structs.replace(table, weights=weights)
 
-    def _judge_direction(self, profile: Profile, rows: Rows, direction: Direction) -> None:
+    def _judge_direction(self, profile: PlaceProfile, rows: Rows, direction: Direction) -> None:
         place = profile.place.key
         present = self.champion.get(place, {}).get(direction)
         measured = points(profile, rows.observed, direction)
@@ -176,7 +176,7 @@ class Challenge:
         self.chosen[place][direction] = (
             OURS.fit(samples_of(measured, profile, direction), place=place) if won else cast(FittedPredictor, present)
         )
-        self.verdicts[place][direction] = Verdict(
+        self.verdicts[place][direction] = ChallengeVerdict(
             verdict=cast(Any, verdict),
             why=why,
             samples=len(measured),
@@ -282,7 +282,7 @@ class Challenge:
         return "; ".join(lines) + "."
 
 
-def _lacking(profile: Profile, predictors: Mapping[Direction, FittedPredictor]) -> str:
+def _lacking(profile: PlaceProfile, predictors: Mapping[Direction, FittedPredictor]) -> str:
     """Why no table can be made for a profile, '' if one can."""
     roles = {workload.role for workload in profile.solo}
     if "function" not in roles:
@@ -321,7 +321,7 @@ _MATRICES: Final[Mapping[Direction, str]] = {
 }
 
 
-def overlay(place: PlaceTable, profile: Profile, rows: Rows) -> PlaceTable:
+def overlay(place: PlaceTable, profile: PlaceProfile, rows: Rows) -> PlaceTable:
     """
     The table with the measurements that the running platform has made since a pair was last profiled (assumption A14:
     the newest measured row replaces older ones).
@@ -331,7 +331,7 @@ def overlay(place: PlaceTable, profile: Profile, rows: Rows) -> PlaceTable:
     """
     profiled: dict[_Key, float] = {}
     latest: dict[_Key, tuple[float, float]] = {}
-    bare = Profile(place=profile.place, solo=profile.solo)
+    bare = PlaceProfile(place=profile.place, solo=profile.solo)
     for direction in _OVERLAID:
         for point in points(profile, (), direction):
             key = direction, point.victim, point.aggressor

@@ -15,7 +15,7 @@ from ml.learn import live
 from ml.learn.live import Cell, Observed
 from ml.predict.multiway import Observation
 from ml.predict.samples import METRICS, SOLO, Direction, Samples, features, sides, solo_features
-from ml.rows import FEATURES, BadRow, Profile, Row, Workload, degradation, read
+from ml.rows import FEATURES, BadRow, PlaceProfile, Row, Workload, degradation, read
 from ml.rows import parse as parse_row
 from smore.postgres.predictors import row_id
 
@@ -113,7 +113,7 @@ def _epoch(at: str) -> float:
     return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
 
 
-class Measured(Protocol):
+class MeasuredGroup(Protocol):
     """A measurement of the workloads ``group``, taken ``at`` (epoch seconds)."""
 
     @property
@@ -123,7 +123,7 @@ class Measured(Protocol):
     def at(self) -> float: ...
 
 
-_M = TypeVar("_M", bound=Measured)
+_M = TypeVar("_M", bound=MeasuredGroup)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class Point:
         return frozenset((self.victim, self.aggressor))
 
 
-def points(profile: Profile, observed: Iterable[Observed], direction: Direction) -> list[Point]:
+def points(profile: PlaceProfile, observed: Iterable[Observed], direction: Direction) -> list[Point]:
     """The measurements of one direction in a profile and in observed rows, between workloads that have a solo row."""
     measured = [
         Point(
@@ -160,7 +160,7 @@ def points(profile: Profile, observed: Iterable[Observed], direction: Direction)
     return [point for point in measured if point.victim in profile.solo and point.aggressor in profile.solo]
 
 
-def observations(profile: Profile, observed: Iterable[Observed]) -> list[Observation]:
+def observations(profile: PlaceProfile, observed: Iterable[Observed]) -> list[Observation]:
     """The measurements of several workloads at a time, between workloads that have a solo row."""
     measured = [
         Observation(
@@ -181,12 +181,12 @@ def observations(profile: Profile, observed: Iterable[Observed]) -> list[Observa
     return [observation for observation in measured if set(observation.group) <= profile.solo.keys()]
 
 
-def groups(measured: Iterable[Measured]) -> int:
+def groups(measured: Iterable[MeasuredGroup]) -> int:
     """Number of distinct pairs or sets of workloads."""
     return len({measurement.group for measurement in measured})
 
 
-def newest(measured: Iterable[Measured]) -> float:
+def newest(measured: Iterable[MeasuredGroup]) -> float:
     """Time of the newest measurement, epoch seconds; -inf without any."""
     return max((measurement.at for measurement in measured), default=-math.inf)
 
@@ -212,7 +212,7 @@ def hold_back(measured: Sequence[_M], seen_until: float | None) -> tuple[list[_M
     return rest, held
 
 
-def samples_of(measured: Sequence[Point], profile: Profile, direction: Direction) -> Samples:
+def samples_of(measured: Sequence[Point], profile: PlaceProfile, direction: Direction) -> Samples:
     """Points as arrays. Raises BadRow for features or degradations that are not finite."""
     pair_numbers: dict[frozenset[Workload], int] = {}
     victims = [profile.solo[point.victim] for point in measured]

@@ -48,7 +48,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from sqlalchemy import Engine, text
 
-from ml.rows import BadRow, Profile, Solo, Timing, Workload
+from ml.rows import BadRow, PlaceProfile, Solo, Timing, Workload
 from smore.postgres.history.values import JOB_WINDOW_S
 
 #: Version of an observed row. Rows of version 1 hold pairs only.
@@ -204,7 +204,7 @@ class TrainedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class IterationWindow:
     """
     A job's iterations in the ``window_s`` seconds before ``end`` (smore.postgres.rows.JobWindowRow); means in seconds.
     """
@@ -242,7 +242,7 @@ class History:
 
     runs: Sequence[TimedRun] = ()
     jobs: Sequence[TrainedJob] = ()
-    windows: Sequence[Window] = ()
+    windows: Sequence[IterationWindow] = ()
     pairs: Sequence[Pair] = ()
 
 
@@ -320,7 +320,7 @@ def read(engine: Engine, *, since: float, until: float) -> History:
             )
         ]
         windows = [
-            Window(
+            IterationWindow(
                 job=job,
                 gpu=gpu,
                 place=(device, mode),
@@ -539,9 +539,9 @@ def _trainings(
     history: History, alone: Alone, measured_until: Mapping[Cell, float], passed: "Counter[str]"
 ) -> Iterator[Observed]:
     jobs, lives, runs = {job.id: job for job in history.jobs}, _jobs_by_gpu(history.jobs), _runs_by_gpu(history.runs)
-    without: dict[tuple[str, str], Window] = {}
+    without: dict[tuple[str, str], IterationWindow] = {}
     free_from: dict[tuple[str, str], float] = {}
-    shared: dict[Cell, list[tuple[Window, Window | None]]] = defaultdict(list)
+    shared: dict[Cell, list[tuple[IterationWindow, IterationWindow | None]]] = defaultdict(list)
     for window in sorted(history.windows, key=lambda window: window.end):
         key = window.job, window.gpu
         if window.solo_count >= MIN_ITERATIONS and not _has_neighbours(window, lives[window.gpu]):
@@ -584,7 +584,7 @@ def _trainings(
         )
 
 
-def _has_neighbours(window: Window, jobs: Sequence[TrainedJob]) -> bool:
+def _has_neighbours(window: IterationWindow, jobs: Sequence[TrainedJob]) -> bool:
     """Whether another training was on the window's GPU instance."""
     start = window.end - window.window_s
     return any(job.id != window.job and job.created < window.end and job.ended > start for job in jobs)
@@ -626,7 +626,7 @@ def _mean(parts: Iterable[tuple[float, int]]) -> tuple[int, float]:
 
 
 def _fixed_functions(
-    window: Window, job: TrainedJob, jobs: Sequence[TrainedJob], runs: Sequence[TimedRun]
+    window: IterationWindow, job: TrainedJob, jobs: Sequence[TrainedJob], runs: Sequence[TimedRun]
 ) -> tuple[Workload, ...]:
     """
     The functions that were at work beside the job during the whole window; () if they changed or are unknown. ``runs``
@@ -650,6 +650,6 @@ def _fixed_functions(
     return tuple(sorted(_function(*model_rows) for model_rows in functions)) if steady else ()
 
 
-def solo_rows(profiles: Iterable[Profile]) -> Alone:
+def solo_rows(profiles: Iterable[PlaceProfile]) -> Alone:
     """The solo rows that :func:`live_rows` takes as ``alone``."""
     return {profile.place.key: profile.solo for profile in profiles}

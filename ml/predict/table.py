@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 
 from ml.predict.multiway import PairWise, published
 from ml.predict.samples import METRICS, SOLO, Direction, Floats, Samples, features, sides, solo_features
-from ml.rows import FEATURES, BadRow, Profile, Solo, Workload, degradation
+from ml.rows import FEATURES, BadRow, PlaceProfile, Solo, Workload, degradation
 from smore.domain.degradation import Weights
-from smore.domain.function import Profile as Declared
+from smore.domain.function import Profile
 from smore.domain.loss import student
 from smore.messages.degradation import PlaceTable
 from smore.process.device_name import NVML_COUNTER
@@ -57,7 +57,7 @@ class BoundedPredictor(Protocol):
 
 
 def place_table(
-    profile: Profile, predictors: Mapping[Direction, BoundedPredictor], *, weights: Weights | None = None
+    profile: PlaceProfile, predictors: Mapping[Direction, BoundedPredictor], *, weights: Weights | None = None
 ) -> PlaceTable:
     """
     The table of one device and sharing mode: every workload of the profile that has a solo row. Without trainings, the
@@ -199,7 +199,7 @@ class _Measured:
     ``noise``: pooled deviation of repeats in log space, with ``freedom`` degrees of freedom.
     """
 
-    def __init__(self, profile: Profile, direction: Direction) -> None:
+    def __init__(self, profile: PlaceProfile, direction: Direction) -> None:
         self._cells: dict[tuple[Workload, Workload], list[float]] = {}
         # Times are ISO 8601 in UTC, which sort as text.
         for row in sorted(profile.colocations, key=lambda row: row.at):
@@ -246,7 +246,7 @@ def _bound(mean: float, n: int, noise: _Measured) -> float:
     return math.expm1(math.log1p(mean) + t * noise.noise * math.sqrt(1 + 1 / n))
 
 
-def _usage_gain(profile: Profile, trainings: _Side, functions: _Side) -> Floats:
+def _usage_gain(profile: PlaceProfile, trainings: _Side, functions: _Side) -> Floats:
     """
     The usage gain of each function [F] (assumption A16): the added utilisation of the device by the function beside a
     training, 0..1, mean over all trainings.
@@ -287,7 +287,7 @@ def _usage_gain(profile: Profile, trainings: _Side, functions: _Side) -> Floats:
     has_gain = ~np.isnan(gain)
     total = np.where(has_gain, np.clip(gain, 0.0, 1.0), 0.0).sum(axis=0)
     partners = has_gain.sum(axis=0)
-    return np.where(partners > 0, total / np.maximum(partners, 1), Declared().usage_gain)
+    return np.where(partners > 0, total / np.maximum(partners, 1), Profile().usage_gain)
 
 
 def _bytes(values: Floats) -> bytes:

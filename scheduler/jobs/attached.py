@@ -7,7 +7,7 @@ from scheduler.jobs import ends
 from scheduler.jobs.apart import Apart
 from smore.domain.job import OVER, STARTED, Action, JobState, exit_of, state_of
 from smore.messages.reports import JobReport, Report
-from smore.postgres.jobs import Change, Job, JobStore
+from smore.postgres.jobs import Job, JobChange, JobStore
 
 #: What reports of a state do.
 _REPORTED: Final = {JobState.RUNNING: Action.RUN, JobState.ENDED: Action.END, JobState.LOST: Action.LOSE}
@@ -43,7 +43,7 @@ class Attached:
         state = state_of(job.state, {rank.state for rank in told})
         if state is not job.state and state in _REPORTED:
             reason = next((rank.reason for rank in told if rank.reason), "")
-            details = Change(exit_code=exit_of([rank.exit_code for rank in told]), reason=reason)
+            details = JobChange(exit_code=exit_of([rank.exit_code for rank in told]), reason=reason)
             self._jobs.move(job.id, _REPORTED[state], details)
             if state in OVER:
                 ends.tell(job, state, details.exit_code, asked=job.state is JobState.STOPPING, reason=reason)

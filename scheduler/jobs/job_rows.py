@@ -7,8 +7,7 @@ from scheduler.policy.jobs.decisions import Start
 from scheduler.policy.jobs.events import Event, JobHeld, JobMoved, JobSubmitted, JobUnderWay
 from scheduler.policy.jobs.spec import JobSpec, MicroBatches
 from smore.domain.job import PLACED, JobState
-from smore.postgres.jobs import Attempt as PastAttempt
-from smore.postgres.jobs import Job
+from smore.postgres.jobs import Job, PastAttempt
 
 
 def submitted(

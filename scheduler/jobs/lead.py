@@ -64,7 +64,7 @@ from smore.domain.limits import Limits
 from smore.messages.reports import Report
 from smore.postgres.history.reader import Reader
 from smore.postgres.job_ledger import Decided, JobLedger
-from smore.postgres.jobs import Change, Job, JobStore
+from smore.postgres.jobs import Job, JobChange, JobStore
 from smore.process import observability as metrics
 from smore.process.settings import Settings
 from smore.process.vault import NoKey, Sealed
@@ -363,7 +363,7 @@ class Lead:
 
     def _requeue(self, requeue: Requeue) -> None:
         attempt = self._over(requeue.id)
-        details = Change(
+        details = JobChange(
             exit_code=attempt.exit_code,
             why=attempt.ended.value,
             message=f"{attempt.stop} {wording.requeued(requeue)}".strip(),
@@ -386,7 +386,7 @@ class Lead:
 
     def _finish(self, finish: Finish) -> None:
         attempt, row = self._over(finish.id), self._jobs[finish.id]
-        details = Change(
+        details = JobChange(
             exit_code=attempt.exit_code,
             reason="" if finish.ended is Ended.STOPPED else attempt.reason,
             why=finish.ended.value,

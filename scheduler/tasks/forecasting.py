@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ml.forecast.foresight import Best, ForecastResult, Foresight
 from ml.learn.learning import yield_to_others
 from smore.domain.function import FunctionSpec, Prewarming
-from smore.postgres.arrivals import Prewarming as History
+from smore.postgres.arrivals import ArrivalStore
 from smore.postgres.connection import make_engine
 from smore.process import observability
 from smore.process.environment import settings
@@ -98,7 +98,7 @@ def foresight(config: Settings) -> Iterator[Foresight]:
                 return Rehearsal(names, counts, begin, specs(), config.prewarm.price_gb_s)
 
             published = PublishedForecasts(client, config.redis.prefix)
-            yield Foresight(History(engine), published, config.prewarm, toolkit=Best(judging), paper=paper)
+            yield Foresight(ArrivalStore(engine), published, config.prewarm, toolkit=Best(judging), paper=paper)
     finally:
         engine.dispose()
 

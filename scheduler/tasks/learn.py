@@ -22,7 +22,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from scheduler.schedule import LEARN_QUEUE
-from smore.postgres.arrivals import Prewarming
+from smore.postgres.arrivals import ArrivalStore
 from smore.postgres.predictors import Profiles
 from smore.process import observability as metrics
 from smore.process.settings import Settings
@@ -105,7 +105,7 @@ def register_learn(app: Celery, config: Settings, engine: Engine) -> None:
     """Make this app's worker learn."""
     client, children = connect(config), Children()
     tables, forecasts = Tables(client, config.redis.prefix), PublishedForecasts(client, config.redis.prefix)
-    profiles, history = Profiles(engine), Prewarming(engine)
+    profiles, history = Profiles(engine), ArrivalStore(engine)
     seen, failed = threading.Event(), threading.Event()
     #: When a child has looked at the history last; none has since the start, and the checkout's rows may be others.
     looked_at = 0.0

@@ -63,7 +63,7 @@ POWER: Final = 0.90
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class ClosedWindow:
     """
     One closed window and what lay beside it. ``start``, ``end``: closed from, to, epoch seconds.
 
@@ -110,7 +110,7 @@ class Sums:
     squares: float
 
     @classmethod
-    def of(cls, windows: Sequence[Window]) -> "Sums":
+    def of(cls, windows: Sequence[ClosedWindow]) -> "Sums":
         """Raises ValueError without a window."""
         if not windows:
             raise ValueError("sums of no window")
@@ -158,7 +158,7 @@ class Sample:
         return cls(mean=mean, sd=math.sqrt(squares / (len(seconds) - 1)) if len(seconds) > 1 else 0.0, n=len(seconds))
 
 
-def estimate(windows: Sequence[Window]) -> Loss | None:
+def estimate(windows: Sequence[ClosedWindow]) -> Loss | None:
     """
     The loss over all these windows; None = not enough data, fewer than :data:`LEAST_WINDOWS`. Formulas: see the module.
     """
@@ -256,7 +256,7 @@ def _until_told(loss: Loss, margin: float, error: float) -> int | None:
     return max(1, bisect_left(range(MOST_TO_GO), True, key=tells))
 
 
-def reference(windows: Iterable[Window]) -> Sample | None:
+def reference(windows: Iterable[ClosedWindow]) -> Sample | None:
     """
     The closed iterations of some windows as one sample, scatter between the windows included; None without a window.
     """
@@ -433,7 +433,7 @@ class JobLoss:
     budget: float
     recent: Sample | None = None
     closed: Sample | None = None
-    windows: Sequence[Window] = ()
+    windows: Sequence[ClosedWindow] = ()
 
 
 class Step(StrEnum):

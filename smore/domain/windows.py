@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from smore.domain import loss
-from smore.domain.loss import Loss, Sample, Window
+from smore.domain.loss import ClosedWindow, Loss, Sample
 
 #: Open iterations that are needed before the first window.
 _NEEDED: Final = 20
@@ -96,9 +96,9 @@ class Windows:
         self._due: float | None = None
         #: Seconds that running batches took to end at the last closing.
         self._drain_s = 0.0
-        self._windows: deque[Window] = deque(maxlen=LOSS_WINDOWS)
+        self._windows: deque[ClosedWindow] = deque(maxlen=LOSS_WINDOWS)
         #: (when it was finished, window).
-        self._fresh: deque[tuple[float, Window]] = deque()
+        self._fresh: deque[tuple[float, ClosedWindow]] = deque()
         self._loss: Loss | None = None
         #: Windows that began before are no reference.
         self._renewed_at = 0.0
@@ -186,7 +186,7 @@ class Windows:
         while self._fresh and self._fresh[0][0] < now - REPEATED_S:
             self._fresh.popleft()
 
-    def _measured(self, closing: Closing) -> Window | None:
+    def _measured(self, closing: Closing) -> ClosedWindow | None:
         assert closing.quiet is not None
         guard_s = closing.opened - closing.shut
         inside = [
@@ -204,7 +204,7 @@ class Windows:
         if len(before) < count or len(after) < count:
             return None
         closed = Sample.of(inside)
-        return Window(
+        return ClosedWindow(
             start=closing.quiet,
             end=closing.opened,
             before_s=Sample.of(before).mean,
@@ -216,12 +216,12 @@ class Windows:
             after_n=count,
         )
 
-    def fresh(self) -> list[Window]:
+    def fresh(self) -> list[ClosedWindow]:
         """The windows that were finished a short while ago: what reports carry."""
         return [window for _, window in self._fresh]
 
     @property
-    def finished(self) -> Sequence[Window]:
+    def finished(self) -> Sequence[ClosedWindow]:
         """The last :data:`LOSS_WINDOWS`."""
         return self._windows
 

@@ -61,13 +61,13 @@ def audit_settings(home: Path, config: Settings, postgres_url: str) -> None:
     changed = [name for name, value in before.items() if name in now and now[name] != value]
     if not changed:
         return
-    from smore.postgres.audit import Audit, Change
+    from smore.postgres.audit import Audit, AuditedChange
     from smore.postgres.connection import make_engine
 
     engine = make_engine(postgres_url, "up")
     try:
         Audit(engine).write(
-            Change(
+            AuditedChange(
                 project="default",
                 key_id=f"uid {os.getuid()}",
                 route="smore up",

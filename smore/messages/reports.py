@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from smore.domain.loss import DEFAULT_BUDGET, Window
+from smore.domain.loss import DEFAULT_BUDGET, ClosedWindow
 
 
 class WarmState(StrEnum):
@@ -94,7 +94,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str = ""
     #: Why it counts for nothing, "" = it counts: it says that it trains here, and its worker sees no such process.
     unseen: str = ""
-    windows: Sequence[Window] = ()
+    windows: Sequence[ClosedWindow] = ()
     loss: float | None = None
     loss_low: float | None = None
     loss_high: float | None = None

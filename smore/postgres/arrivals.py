@@ -103,7 +103,7 @@ class Fitted:
     model: bytes
 
 
-class Prewarming:
+class ArrivalStore:
     """
     Reads and writes of arrivals, traces, instances and forecasters. Raises SQLAlchemy's OperationalError where Postgres
     is away.

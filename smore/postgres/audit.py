@@ -25,7 +25,7 @@ _JOB: Final = "job/"
 
 
 @dataclass(slots=True, kw_only=True)
-class Change:
+class AuditedChange:
     """A change that is being made; its maker fills in ``after``."""
 
     project: str
@@ -39,7 +39,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class AuditFilter:
     """
     A filter; None = any. ``route``: a part of the route; ``since`` and ``until``: epoch seconds, [since, until).
     """
@@ -59,7 +59,7 @@ class Audit:
         self._engine = engine
 
     @contextmanager
-    def recorded(self, change: Change) -> Iterator[Change]:
+    def recorded(self, change: AuditedChange) -> Iterator[AuditedChange]:
         """Record what the ``with`` block did, if it succeeds. The block does not begin where Postgres is away."""
         with self._engine.connect() as connection:
             connection.execute(text("SELECT 1"))
@@ -70,12 +70,12 @@ class Audit:
             log.exception("a change without its audit row", change=change)
             raise
 
-    def write(self, change: Change) -> None:
+    def write(self, change: AuditedChange) -> None:
         with Session(self._engine) as session, session.begin():
             session.add(AuditRow(**asdict(change)))
 
     def read(
-        self, wanted: Wanted, *, limit: int = 100, cursor: int | None = None
+        self, wanted: AuditFilter, *, limit: int = 100, cursor: int | None = None
     ) -> tuple[list[AuditEntry], int | None]:
         """Entries, the newest first, and the cursor of the next page; None after the last page."""
         query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit + 1)

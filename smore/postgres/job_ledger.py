@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from smore.domain.job import OVER, PLACED, REFUSED, STARTED, WAITING, Action, Outcome, PastRun, PromiseState
 from smore.postgres.job_pairs import JobPair, add_pairs, pairs_of, worse_since, write_pairs
 from smore.postgres.job_promises import JobPromise, add_promise, promises_of, write_promise
-from smore.postgres.jobs import Attempt, Change, change
+from smore.postgres.jobs import JobChange, PastAttempt, change
 from smore.postgres.rows import JobAttemptRow, JobDecisionRow, JobLeaderRow, JobRow, ProjectRow, value_of
 
 #: Runs that lengths are learnt from when a leader begins.
@@ -78,12 +78,12 @@ class JobLedger:
 
     # ---- read --------------------------------------------------------------------------------------------------------
 
-    def under_way(self, jobs: Collection[str]) -> dict[str, Attempt]:
+    def under_way(self, jobs: Collection[str]) -> dict[str, PastAttempt]:
         """The last attempt of each job that had one."""
         row = JobAttemptRow
         newest = select(row).where(row.job.in_(jobs)).ext(distinct_on(row.job)).order_by(row.job, row.attempt.desc())
         with Session(self._engine) as session:
-            return {each.job: value_of(Attempt, each) for each in session.scalars(newest)}
+            return {each.job: value_of(PastAttempt, each) for each in session.scalars(newest)}
 
     def pairs(self, jobs: Collection[str]) -> list[JobPair]:
         """All that these jobs have formed, the first ones first."""
@@ -172,7 +172,7 @@ class JobLedger:
             row = session.get(JobRow, job, with_for_update=True)
             if row is None or row.attempt != attempt - 1:
                 return False
-            placed = Change(gpus=decided.gpus, nodes=nodes, micro_batches=micro_batches)
+            placed = JobChange(gpus=decided.gpus, nodes=nodes, micro_batches=micro_batches)
             if not change(session, row, Action.START, placed):
                 return False
             add_pairs(session, pairs)
@@ -185,7 +185,7 @@ class JobLedger:
         job: str,
         attempt: int,
         action: Action,
-        details: Change,
+        details: JobChange,
         decided: Decided,
         ratios: Mapping[str, float] | None = None,
     ) -> bool:
@@ -212,7 +212,7 @@ class JobLedger:
                 return False
             add_promise(session, job, promise)
             if refuse:
-                change(session, row, Action.END, Change(exit_code=REFUSED, reason=promise.message))
+                change(session, row, Action.END, JobChange(exit_code=REFUSED, reason=promise.message))
             self._note(session, job, attempt, decided)
             return True
 

@@ -84,7 +84,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class PastAttempt:
     """See :class:`smore.postgres.rows.JobAttemptRow`; times are epoch seconds."""
 
     attempt: int
@@ -103,7 +103,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class JobChange:
     """
     What comes with an action. ``gpus`` and ``nodes`` of a start; ``exit_code``, ``reason`` (why the platform refused it or
     let it go), ``why`` and ``message`` of an attempt's end; ``not_before`` (epoch seconds), ``restarts`` and
@@ -239,7 +239,7 @@ class JobStore:
 
     # ---- change ------------------------------------------------------------------------------------------------------
 
-    def move(self, id_: str, action: Action, details: Change | None = None) -> Job | None:
+    def move(self, id_: str, action: Action, details: JobChange | None = None) -> Job | None:
         """
         Change a job's state by an action of :data:`~smore.domain.job.TRANSITIONS`. None where its state does not allow it.
         Raises NotFound.
@@ -257,7 +257,7 @@ class JobStore:
         """Its owner wants it to end: one that waits ends at once; one that is over stays as it is. Raises NotFound."""
         with Session(self._engine) as session:
             row = _job_row(session, project, id_)
-            wanted = Change(asked=True)
+            wanted = JobChange(asked=True)
             if not change(session, row, Action.STOP, wanted) and row.state in WAITING:
                 change(session, row, Action.END, wanted)
             session.commit()
@@ -394,13 +394,13 @@ class JobStore:
             rows = list(session.scalars(query))
             return _readable(rows[:limit]), rows[limit - 1].id if len(rows) > limit else None
 
-    def attempts(self, id_: str) -> list[Attempt]:
+    def attempts(self, id_: str) -> list[PastAttempt]:
         """The first one first."""
         with Session(self._engine) as session:
             rows = session.scalars(
                 select(JobAttemptRow).where(JobAttemptRow.job == id_).order_by(JobAttemptRow.attempt)
             )
-            return [value_of(Attempt, row) for row in rows]
+            return [value_of(PastAttempt, row) for row in rows]
 
     def pairs(self, id_: str) -> list[JobPair]:
         """With which other jobs it shared GPU instances, and what it lost to them; the first ones first."""
@@ -422,7 +422,7 @@ class JobStore:
             return [value_of(JobDecision, row) for row in session.scalars(query)]
 
 
-def change(session: Session, row: JobRow, action: Action, details: Change | None = None) -> bool:
+def change(session: Session, row: JobRow, action: Action, details: JobChange | None = None) -> bool:
     """
     Change a row that is locked, and its attempt with it; nothing else writes a job's state. False where its state does
     not allow the action.
@@ -430,7 +430,7 @@ def change(session: Session, row: JobRow, action: Action, details: Change | None
     before, after = row.state, TRANSITIONS[action].get(row.state)
     if after is None:
         return False
-    details, now = details or Change(), datetime.now(UTC)
+    details, now = details or JobChange(), datetime.now(UTC)
     row.state = after
     row.asked = row.asked or details.asked
     row.reason = details.reason or row.reason
@@ -456,7 +456,7 @@ def change(session: Session, row: JobRow, action: Action, details: Change | None
     return True
 
 
-def _start(session: Session, row: JobRow, details: Change, now: datetime) -> None:
+def _start(session: Session, row: JobRow, details: JobChange, now: datetime) -> None:
     row.attempt += 1
     row.gpus, row.not_before, row.moved, row.exit_code = list(details.gpus), None, 0, None
     attempt = JobAttemptRow(
@@ -467,7 +467,7 @@ def _start(session: Session, row: JobRow, details: Change, now: datetime) -> Non
     session.add(attempt)
 
 
-def _end_attempt(session: Session, row: JobRow, details: Change, now: datetime) -> None:
+def _end_attempt(session: Session, row: JobRow, details: JobChange, now: datetime) -> None:
     attempt = session.get(JobAttemptRow, (row.id, row.attempt))
     if attempt is not None and attempt.ended_at is None:
         row.ran_s += max(0.0, (now - attempt.started_at).total_seconds())
@@ -477,7 +477,7 @@ def _end_attempt(session: Session, row: JobRow, details: Change, now: datetime) 
         attempt.why, attempt.message = details.why, details.message
 
 
-def _queue(row: JobRow, action: Action, details: Change, now: datetime) -> None:
+def _queue(row: JobRow, action: Action, details: JobChange, now: datetime) -> None:
     row.queued_at, row.gpus = now, []
     if action is Action.REQUEUE:
         row.restarts, row.short_ends = details.restarts, details.short_ends

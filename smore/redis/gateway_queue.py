@@ -23,7 +23,7 @@ from smore.process.settings import QueueSettings
 from smore.redis.payloads import Payloads
 from smore.redis.records import RECORD_FIELDS, InvocationRecord, Keys, Reply, invocation_record, project_of, reply_of
 from smore.redis.scripts import CHECK, Arg, Call, Scripts, missing, packed
-from smore.redis.submission import NEVER_S, Admission, Submission, admission, enqueue_call, gate_arguments, together
+from smore.redis.submission import NEVER_S, GateAnswer, Submission, admission, enqueue_call, gate_arguments, together
 
 log = logger(__name__)
 
@@ -121,7 +121,7 @@ def _check(raw: Sequence[bytes]) -> AdmissionCheck:
     return msgspec.convert(values, AdmissionCheck, strict=False)
 
 
-def _log(submission: Submission, admitted: Admission) -> None:
+def _log(submission: Submission, admitted: GateAnswer) -> None:
     """The gate's verdict, with what it went by: milliseconds from the arrival to the earliest finish and to the deadline."""
     now_us = admitted.arrival_us or admitted.now_us
     slo_us = submission.slo_us or submission.deadline_us - now_us
@@ -173,7 +173,7 @@ class GatewayQueue:
         self._scripts = Scripts(prefix, bounds)
         self._payloads = Payloads(bounds.payloads) if bounds.payloads is not None else None
         #: (the submission, whether its payload is beside Redis, the future of its answer)
-        self._pending: list[tuple[Submission, bool, asyncio.Future[Admission]]] = []
+        self._pending: list[tuple[Submission, bool, asyncio.Future[GateAnswer]]] = []
         self._flushing = False
         self._connection: redis.asyncio.Connection | None = None
         self._turn = asyncio.Lock()
@@ -244,9 +244,9 @@ class GatewayQueue:
         if self._connection is not None:
             await self._connection.disconnect()
 
-    async def enqueue(self, submission: Submission) -> Admission:
+    async def enqueue(self, submission: Submission) -> GateAnswer:
         """Submit an invocation. Raises redis-py's errors."""
-        future: asyncio.Future[Admission] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[GateAnswer] = asyncio.get_running_loop().create_future()
         beside = (
             submission.volatile
             and self._payloads is not None

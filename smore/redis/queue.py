@@ -31,7 +31,7 @@ from smore.redis.records import (
     queued_invocation,
 )
 from smore.redis.scripts import LARGE, LOST, STARTED, TOO_OFTEN, Arg, Call, Scripts, missing, packed
-from smore.redis.submission import Admission, Submission, admission, enqueue_call
+from smore.redis.submission import GateAnswer, Submission, admission, enqueue_call
 
 #: Seconds for which the leader's answer to a question stays in Redis. The leader does not answer an older question.
 ANSWER_TTL_S: Final = 5.0
@@ -225,7 +225,7 @@ class Queue:
         entries = next(iter(streams.values())) if isinstance(streams, dict) else streams[0][1]
         return [(entry.decode(), fields[1]) for entry, fields in entries]
 
-    def enqueue(self, submission: Submission) -> Admission:
+    def enqueue(self, submission: Submission) -> GateAnswer:
         return admission(self._calls([enqueue_call([submission], [False], self.bounds)])[0][0])
 
     def lead(self, token: str, lease_s: float) -> str:

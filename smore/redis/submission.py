@@ -16,7 +16,7 @@ NEVER_S: Final = 365.25 * 86_400
 #: Submissions that one call enqueues, at most.
 _TOGETHER: Final = 32
 
-#: See :class:`Admission`.
+#: See :class:`GateAnswer`.
 Status = Literal["ok", "replay", "mismatch", "full", "limited", "infeasible", "quarantined", "late", "no_leader"]
 
 
@@ -65,7 +65,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class GateAnswer:
     """
     The admission gate's answer to a submission.
 
@@ -173,8 +173,8 @@ def together(submissions: Sequence[Submission]) -> list[list[int]]:
     return calls
 
 
-def admission(raw: Sequence[bytes]) -> Admission:
+def admission(raw: Sequence[bytes]) -> GateAnswer:
     """The answer of ``enqueue``."""
     # A value that is missing is '', and all are where it was accepted.
     values = {name: value.decode() for name, value in zip(ADMISSION, raw, strict=False) if value}
-    return msgspec.convert(values, Admission, strict=False)
+    return msgspec.convert(values, GateAnswer, strict=False)

@@ -32,7 +32,7 @@ from smore.process.settings import QueueSettings
 from smore.redis.queue import Claim, RunOutcome, Snapshot, StartedInvocation
 from smore.redis.records import InvocationRecord, LeasedInvocation, QueuedInvocation, Reply, reply_of
 from smore.redis.scripts import EXPIRED, LATE
-from smore.redis.submission import Admission, Submission
+from smore.redis.submission import GateAnswer, Submission
 
 _LIMIT: Final = error_result("It was started or dispatched as often as allowed.")
 _CANCELLED: Final = error_result("It was cancelled.")
@@ -187,31 +187,31 @@ class InMemoryQueue:
 
     # ---- submit ------------------------------------------------------------------------------------------------------
 
-    def enqueue(self, request: Submission) -> Admission:
+    def enqueue(self, request: Submission) -> GateAnswer:
         """Accept an invocation, or say why not. A repeated call with the same id answers as the first."""
         now_us, project = self._now_us(), _project(request.function)
         accepted = self._invocations.get((project, request.id))
         if accepted is not None:
-            return Admission(status="ok", arrival_us=accepted.arrival_us, deadline_us=accepted.deadline_us)
+            return GateAnswer(status="ok", arrival_us=accepted.arrival_us, deadline_us=accepted.deadline_us)
         key = (project, request.idempotency_key)
         if request.idempotency_key and key in self._idempotent:
             known_id, known_hash, known_parts = self._idempotent[key]
             status: Literal["replay", "mismatch"] = "replay" if known_hash == request.request_hash else "mismatch"
-            return Admission(status=status, known_id=known_id, known_parts=known_parts)
+            return GateAnswer(status=status, known_id=known_id, known_parts=known_parts)
         if request.led and not self._led():
-            return Admission(status="no_leader")
+            return GateAnswer(status="no_leader")
         deadline_us = now_us + request.slo_us if request.slo_us else request.deadline_us
         if deadline_us <= now_us:
-            return Admission(status="late", now_us=now_us)
+            return GateAnswer(status="late", now_us=now_us)
         waiting = [invocation.request.function for invocation in self._all(State.QUEUED)]
         if waiting.count(request.function) >= request.max_pending:
-            return Admission(status="full", limit="function", bound=request.max_pending)
+            return GateAnswer(status="full", limit="function", bound=request.max_pending)
         if len(waiting) >= self._bounds.max_pending:
-            return Admission(status="full", limit="pending", bound=self._bounds.max_pending)
+            return GateAnswer(status="full", limit="pending", bound=self._bounds.max_pending)
         self._invocations[project, request.id] = _Invocation(request, now_us, deadline_us)
         if request.idempotency_key:
             self._idempotent[key] = (request.id, request.request_hash, request.request_parts)
-        return Admission(status="ok", arrival_us=now_us, deadline_us=deadline_us)
+        return GateAnswer(status="ok", arrival_us=now_us, deadline_us=deadline_us)
 
     # ---- the leader --------------------------------------------------------------------------------------------------
 
@@ -483,7 +483,7 @@ class InMemoryGatewayQueue:
     def __init__(self, queue: InMemoryQueue) -> None:
         self._queue = queue
 
-    async def enqueue(self, request: Submission) -> Admission:
+    async def enqueue(self, request: Submission) -> GateAnswer:
         return self._queue.enqueue(request)
 
     async def cancel(self, project: str, id_: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from smore.process.settings import QueueSettings
 from smore.redis.gateway_queue import GatewayQueue
 from smore.redis.queue import Claim, Queue, RunOutcome, Snapshot, StartedInvocation
 from smore.redis.records import FIELDS, InvocationRecord, Reply
-from smore.redis.submission import Admission, Submission
+from smore.redis.submission import GateAnswer, Submission
 from smore.testing import InMemoryQueue, ManualClock
 from tests.support.redis_server import RedisServer
 
@@ -34,7 +34,7 @@ BOUNDS = QueueSettings(max_pending=4, max_lost=1)
 class SchedulerDoor(Protocol):
     """What the leader and the workers call."""
 
-    def enqueue(self, request: Submission) -> Admission: ...
+    def enqueue(self, request: Submission) -> GateAnswer: ...
     def lead(self, token: str, lease_s: float) -> str: ...
     def resign(self, token: str) -> None: ...
     def claim(self, token: str, lease_s: float, claims: Sequence[Claim]) -> list[frozenset[str] | None]: ...
@@ -75,7 +75,7 @@ class SchedulerDoor(Protocol):
 class GatewayDoor(Protocol):
     """What a gateway calls."""
 
-    async def enqueue(self, request: Submission) -> Admission: ...
+    async def enqueue(self, request: Submission) -> GateAnswer: ...
     async def cancel(self, project: str, id_: str) -> tuple[str, str]: ...
     async def record(self, project: str, id_: str) -> InvocationRecord | None: ...
     async def reply(self, project: str, id_: str) -> Reply | None: ...
@@ -201,7 +201,7 @@ def stage(request: pytest.FixtureRequest, server: RedisServer) -> Iterator[Stage
 def test_an_invocation_from_its_request_to_its_reply(stage: Stage) -> None:
     queue = stage.queue
     admission = stage.gateway(lambda door: door.enqueue(replace(REQUEST, id="a")))
-    assert isinstance(admission, Admission) and admission.status == "ok"
+    assert isinstance(admission, GateAnswer) and admission.status == "ok"
     assert admission.deadline_us - admission.arrival_us == REQUEST.slo_us
     token = queue.lead("", LEADER_S)
     (waiting,) = queue.snapshot().waiting
@@ -239,21 +239,23 @@ def test_requests_are_accepted_once_and_within_their_bounds(stage: Stage) -> Non
     first = replace(REQUEST, id="a", idempotency_key="k", request_hash="h", max_pending=2)
     admission = queue.enqueue(first)
     assert queue.enqueue(first) == admission, "the same call again"
-    assert queue.enqueue(replace(first, id="b")) == Admission(status="replay", known_id="a")
-    assert queue.enqueue(replace(first, id="b", request_hash="other")) == Admission(status="mismatch", known_id="a")
-    assert queue.enqueue(replace(REQUEST, id="b", led=True)) == Admission(status="no_leader")
+    assert queue.enqueue(replace(first, id="b")) == GateAnswer(status="replay", known_id="a")
+    assert queue.enqueue(replace(first, id="b", request_hash="other")) == GateAnswer(status="mismatch", known_id="a")
+    assert queue.enqueue(replace(REQUEST, id="b", led=True)) == GateAnswer(status="no_leader")
     token = queue.lead("", LEADER_S)
-    assert queue.enqueue(replace(REQUEST, id="led", max_pending=1, led=True)) == Admission(
+    assert queue.enqueue(replace(REQUEST, id="led", max_pending=1, led=True)) == GateAnswer(
         status="full", limit="function", bound=1
     )
     queue.resign(token)
     late = queue.enqueue(replace(REQUEST, id="b", slo_us=0, deadline_us=1))
     assert (late.status, late.now_us > 0) == ("late", True)
     stage.submit("b")
-    assert queue.enqueue(replace(REQUEST, id="c", max_pending=2)) == Admission(status="full", limit="function", bound=2)
+    assert queue.enqueue(replace(REQUEST, id="c", max_pending=2)) == GateAnswer(
+        status="full", limit="function", bound=2
+    )
     for id_ in ("c", "d"):
         stage.submit(id_, function="default/other")
-    assert queue.enqueue(replace(REQUEST, id="e", function="default/third")) == Admission(
+    assert queue.enqueue(replace(REQUEST, id="e", function="default/third")) == GateAnswer(
         status="full", limit="pending", bound=BOUNDS.max_pending
     )
 

@@ -23,7 +23,7 @@ from scheduler.policy.knobs import preset
 from scheduler.policy.prewarm.fixed import Always
 from scheduler.policy.prewarm.prewarmer import Prewarmer, PrewarmKnobs
 from smore.domain.invocation import Cause, End, EndedFor
-from smore.domain.loss import Step, Window, reference
+from smore.domain.loss import ClosedWindow, Step, reference
 from smore.traces.recorded import BadTrace
 from tests.support.policies import AtOnce, Reacting, Reckless, dispatch
 
@@ -492,7 +492,7 @@ def test_a_policy_is_told_of_a_training_s_speed_what_was_measured_and_nothing_be
     told = [(now, event.losses[0]) for now, event in policy.reports()]
     assert {(loss.id, loss.budget) for _, loss in told} == {("job-gpu0", 0.05)}
     first = next(now for now, loss in told if loss.closed is not None)
-    windows: dict[float, Window] = {}
+    windows: dict[float, ClosedWindow] = {}
     for _, loss in told:
         windows |= {window.start: window for window in loss.windows}
         assert loss.closed == reference(list(windows.values())[-5:])

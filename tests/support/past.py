@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import redis
 
-from smore.domain.loss import Window
+from smore.domain.loss import ClosedWindow
 from smore.messages import stream
 from smore.messages.reports import JobReport, Report, encode_report
 from smore.messages.stream import encode
@@ -13,7 +13,9 @@ from smore.messages.stream import encode
 PREFIX = "smore:"
 
 
-def reported(at: float, gpu: str = "cpu0", utilisation: float = 0.5, windows: Sequence[Window] = ()) -> stream.Event:
+def reported(
+    at: float, gpu: str = "cpu0", utilisation: float = 0.5, windows: Sequence[ClosedWindow] = ()
+) -> stream.Event:
     job = JobReport(id="j1", project="default", state="running", pid=1, memory_mib=1.0, iterations=9, windows=windows)
     report = Report(
         gpu=gpu,
@@ -34,8 +36,8 @@ def reported(at: float, gpu: str = "cpu0", utilisation: float = 0.5, windows: Se
     return stream.Reported(1, gpu, int(at * 1e6), encode_report(report).decode())
 
 
-def closed_window(start: float, before_s: float = 0.11) -> Window:
-    return Window(
+def closed_window(start: float, before_s: float = 0.11) -> ClosedWindow:
+    return ClosedWindow(
         start=start,
         end=start + 1,
         before_s=before_s,

@@ -48,7 +48,7 @@ class LocalRun(msgspec.Struct, frozen=True):
     device: str = "cpu"
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class InvocationOutcome(msgspec.Struct, frozen=True):
     """What came of one invocation: its output, or the ``cause`` and ``message`` that its caller would get."""
 
     output: msgspec.Raw = msgspec.Raw(b"null")
@@ -68,7 +68,7 @@ class AloneReport(msgspec.Struct, frozen=True):
     phases_ms: dict[str, float] = {}
     deadline_ms: float = 0.0
     missing: list[str] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[InvocationOutcome] = []
 
 
 class _Refused(Exception):
@@ -191,7 +191,7 @@ def _canary(loaded: _Loaded, copies: int) -> bytes:
     return described
 
 
-def _outcomes(loaded: _Loaded, values: Sequence[Any]) -> Iterator[Outcome]:
+def _outcomes(loaded: _Loaded, values: Sequence[Any]) -> Iterator[InvocationOutcome]:
     """One for each input, in their order."""
     batch: list[Payload] = []
     for position, value in enumerate(values):
@@ -201,7 +201,7 @@ def _outcomes(loaded: _Loaded, values: Sequence[Any]) -> Iterator[Outcome]:
         except CallerError as error:
             yield from _batch(loaded, batch)
             batch = []
-            yield Outcome(cause=error.code, message=str(error))
+            yield InvocationOutcome(cause=error.code, message=str(error))
             continue
         if batch and (len(batch) == loaded.spec.max_batch or batch[0].shape != payload.shape):
             yield from _batch(loaded, batch)
@@ -210,7 +210,7 @@ def _outcomes(loaded: _Loaded, values: Sequence[Any]) -> Iterator[Outcome]:
     yield from _batch(loaded, batch)
 
 
-def _batch(loaded: _Loaded, payloads: Sequence[Payload]) -> Iterator[Outcome]:
+def _batch(loaded: _Loaded, payloads: Sequence[Payload]) -> Iterator[InvocationOutcome]:
     if not payloads:
         return
     items = [
@@ -220,13 +220,13 @@ def _batch(loaded: _Loaded, payloads: Sequence[Payload]) -> Iterator[Outcome]:
     try:
         given, results, took_s = loaded.run(items, b"".join(payload.body for payload in payloads))
     except _Refused as error:
-        yield from [Outcome(cause=error.cause, message=str(error)) for _ in payloads]
+        yield from [InvocationOutcome(cause=error.cause, message=str(error)) for _ in payloads]
         return
     for answer, result in zip(given, results, strict=True):
         if answer.form == "error":
-            yield Outcome(cause=answer.cause, message=answer.message, run_ms=took_s * 1e3)
+            yield InvocationOutcome(cause=answer.cause, message=answer.message, run_ms=took_s * 1e3)
         else:
-            yield Outcome(output=msgspec.Raw(result), run_ms=took_s * 1e3)
+            yield InvocationOutcome(output=msgspec.Raw(result), run_ms=took_s * 1e3)
 
 
 def _serve(given: BinaryIO, answer: BinaryIO) -> None:

@@ -22,7 +22,7 @@ BESIDE_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class IterationTimes:
     """Iterations summed up: their mean in seconds, their count, and the standard error of the mean, 0 = not known."""
 
     mean: float = 0.0
@@ -55,18 +55,18 @@ class _Blocks:
             self._blocks.pop()
         self._begin = None
 
-    def pace(self) -> Pace:
+    def pace(self) -> IterationTimes:
         count = sum(n for _, _, n in self._blocks)
         if not count:
-            return Pace()
+            return IterationTimes()
         mean = sum(total for _, total, _ in self._blocks) / count
         full = list(self._blocks)[:-1]
         if len(full) < _LEAST_BLOCKS:
-            return Pace(mean, count)
+            return IterationTimes(mean, count)
         # Of a ratio: blocks have different counts.
         squares = sum((total - mean * n) ** 2 for _, total, n in full)
         error = math.sqrt(squares * len(full) / (len(full) - 1)) / sum(n for _, _, n in full)
-        return Pace(mean, count, error)
+        return IterationTimes(mean, count, error)
 
 
 class PaceBeside:
@@ -74,8 +74,8 @@ class PaceBeside:
     Iterations by who else trains here. ``alone``: what a former worker had measured.
     """
 
-    def __init__(self, alone: Pace | None = None) -> None:
-        self._former = alone or Pace()
+    def __init__(self, alone: IterationTimes | None = None) -> None:
+        self._former = alone or IterationTimes()
         self._alone = _Blocks(ALONE_S)
         self._beside = _Blocks(BESIDE_S)
         #: Those that train here beside it, None = somebody has come and does not iterate yet.
@@ -100,12 +100,12 @@ class PaceBeside:
             (self._beside if self.others else self._alone).add(end, seconds)
 
     @property
-    def alone(self) -> Pace:
+    def alone(self) -> IterationTimes:
         """The last time that it was alone, or the time before where that was too short to say more."""
         pace = self._alone.pace()
         return pace if pace.n >= min(_ENOUGH, self._former.n) else self._former
 
     @property
-    def beside(self) -> Pace:
+    def beside(self) -> IterationTimes:
         """Since the last change."""
         return self._beside.pace()

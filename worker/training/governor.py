@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from smore.domain.loss import ALARM, LADDER, LEAST_RECENT, Sample, Sums, Window, over_budget, surely_lost
+from smore.domain.loss import ALARM, LADDER, LEAST_RECENT, ClosedWindow, Sample, Sums, over_budget, surely_lost
 from smore.domain.windows import RECENT_S
 
 #: The parts of the time in which a guest may run.
@@ -36,7 +36,7 @@ class Governor:
     _alarmed_at: float | None = None
 
     def judge(
-        self, now: float, share: float, windows: Sequence[Window], recent: Sample | None, closed: Sample | None
+        self, now: float, share: float, windows: Sequence[ClosedWindow], recent: Sample | None, closed: Sample | None
     ) -> bool:
         """
         Whether ``fraction`` has changed. ``windows``: the host's; ``recent`` and ``closed``: its last iterations outside and

@@ -18,7 +18,7 @@ from smore.messages.reports import JobReport
 from smore.tracking.ring import TrackReader
 from worker import proc
 from worker.activity import Activity
-from worker.training.beside import Pace, PaceBeside
+from worker.training.beside import IterationTimes, PaceBeside
 from worker.training.record import Record
 from worker.training.remote_steps import RemoteSteps
 
@@ -97,7 +97,7 @@ class Rank:
     guest_windows: Windows | None = None
 
     def __post_init__(self) -> None:
-        self.beside = PaceBeside(Pace(*self.record.alone))
+        self.beside = PaceBeside(IterationTimes(*self.record.alone))
 
     @property
     def running(self) -> bool:

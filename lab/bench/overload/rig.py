@@ -23,7 +23,7 @@ from lab.bench.overload.points import Point
 from lab.bench.ports import free_port
 from lab.research.compare.live import Calibration, Look
 from scheduler.leader.tables import ArrayTable
-from smore.domain.loss import Window
+from smore.domain.loss import ClosedWindow
 from smore.local import layout, machine
 from smore.messages import stream
 from smore.messages.reports import Report, decode_report
@@ -86,7 +86,7 @@ class Witness(threading.Thread):
         self.cursor = ""
         self.settled: list[stream.Settled] = []
         #: The windows of each job by their start.
-        self.windows: dict[str, dict[float, Window]] = {}
+        self.windows: dict[str, dict[float, ClosedWindow]] = {}
         #: (epoch seconds, report) of each GPU instance.
         self.reports: dict[str, list[tuple[float, Report]]] = {}
 
@@ -117,7 +117,7 @@ class Witness(threading.Thread):
         self._stopped.set()
         self.join(5)
 
-    def within(self, job: str, begin: float, end: float) -> list[Window]:
+    def within(self, job: str, begin: float, end: float) -> list[ClosedWindow]:
         """The windows of a training that lie within [begin, end], epoch seconds."""
         windows = list(self.windows.get(job, {}).values())
         return [window for window in windows if begin <= window.start and window.end <= end]

@@ -63,7 +63,7 @@ from lab.bench.overload.rig import (
     Rig,
     one_core_partitions,
 )
-from smore.domain.loss import DEFAULT_BUDGET, LEAST_WINDOWS, Loss, Window, estimate
+from smore.domain.loss import DEFAULT_BUDGET, LEAST_WINDOWS, ClosedWindow, Loss, estimate
 from smore.messages.results import decode_execution
 
 #: Multiples of the reference rate under the policy, the last is the overload; and of the capacity without a budget,
@@ -95,7 +95,7 @@ class Turn:
 
     begin: float
     sent: Sent
-    windows: Mapping[str, list[Window]]
+    windows: Mapping[str, list[ClosedWindow]]
 
 
 def turn(
@@ -218,7 +218,7 @@ def summed(rig: Rig, solo: Mapping[str, float], turns: Sequence[Turn], *, second
 
 def enough_windows(
     rig: Rig, first: tuple[float, float], go_on: Callable[[float], None], at_most: int
-) -> dict[str, list[Window]]:
+) -> dict[str, list[ClosedWindow]]:
     """
     The closed windows of each training within ``first`` (epoch seconds).
 
@@ -236,14 +236,14 @@ def enough_windows(
     return windows
 
 
-def _within(rig: Rig, spans: Sequence[tuple[float, float]]) -> dict[str, list[Window]]:
+def _within(rig: Rig, spans: Sequence[tuple[float, float]]) -> dict[str, list[ClosedWindow]]:
     """The windows of each training that were reported and lie within one of the spans."""
     return {
         name: [window for span in spans for window in rig.witness.within(job, *span)] for name, job in rig.jobs.items()
     }
 
 
-def _enough(windows: Mapping[str, Sequence[Window]]) -> bool:
+def _enough(windows: Mapping[str, Sequence[ClosedWindow]]) -> bool:
     return all(len(of_job) >= LEAST_WINDOWS for of_job in windows.values())
 
 

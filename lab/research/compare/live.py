@@ -38,7 +38,7 @@ from lab.simulation.simulator import simulate
 from lab.simulation.traces import Trace
 from lab.simulation.world import Preset, World, bad
 from scheduler.policy.degradation import PolicyTable
-from smore.domain.loss import Loss, Verdict, Window, estimate, judge
+from smore.domain.loss import ClosedWindow, Loss, Verdict, estimate, judge
 from smore.traces import public
 
 Floats = NDArray[np.float64]
@@ -117,7 +117,7 @@ class Run:
     runs: Sequence[tuple[str, float]]
     utilisation: float
     alone: float
-    windows: Mapping[str, Sequence[Window]]
+    windows: Mapping[str, Sequence[ClosedWindow]]
     load: float = math.nan
 
     def write(self, path: Path, trace: Trace) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from lab.research.predictor.evaluate import squared_log_error
 from lab.research.predictor.published import ordered
 from ml.predict.samples import Floats, Ints, Samples
-from ml.rows import Profile, Row
+from ml.rows import PlaceProfile, Row
 
 SEED: Final = 0
 FOLDS: Final = 5
@@ -95,6 +95,6 @@ def judge(measured: Samples, fit: Fit, seed: int = SEED) -> JudgedPredictions | 
     return JudgedPredictions(samples=measured, predicted=predicted, upper=upper, constant=constant)
 
 
-def pair_rows(profile: Profile) -> list[Row]:
+def pair_rows(profile: PlaceProfile) -> list[Row]:
     """The rows with two members."""
     return [row for row in profile.colocations if len(row.members) == 2]

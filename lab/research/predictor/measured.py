@@ -6,12 +6,12 @@ import numpy as np
 
 from ml.predict.samples import METRICS, SOLO, Direction, Floats, Samples, features, sides, solo_features
 from ml.predict.table import BoundedPredictor, place_table
-from ml.rows import FEATURES, BadRow, Profile, Workload, degradation
+from ml.rows import FEATURES, BadRow, PlaceProfile, Workload, degradation
 from smore.domain.degradation import Weights
 from smore.messages.degradation import BadTable, Table, decode, encode
 
 
-def samples(profile: Profile, direction: Direction, *, name: str) -> Samples:
+def samples(profile: PlaceProfile, direction: Direction, *, name: str) -> Samples:
     """
     The pairs of a profile. A row with a member that has no solo row is skipped: nothing can be learned without
     features.
@@ -49,7 +49,7 @@ def _stack(rows: list[Floats], width: int) -> Floats:
 
 
 def build(
-    profiles: Sequence[Profile],
+    profiles: Sequence[PlaceProfile],
     predictors: Mapping[tuple[str, str], Mapping[Direction, BoundedPredictor]],
     *,
     version: int,

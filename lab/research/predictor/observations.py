@@ -13,7 +13,7 @@ import numpy as np
 from lab.measure.plan import LADDERS
 from lab.research.predictor.published import DIRECTION_TITLES, PHASES, counted, ordered, percent, title
 from ml.predict.samples import DIRECTIONS, METRICS, Direction, sides
-from ml.rows import Colocation, Profile, Role, Solo, Workload, degradation
+from ml.rows import Colocation, PlaceProfile, Role, Solo, Workload, degradation
 
 # Thresholds of the observations' rules.
 
@@ -73,7 +73,7 @@ class Observation:
         return False if False in answers else None if None in answers else True
 
 
-def as_described(profile: Profile) -> Profile:
+def as_described(profile: PlaceProfile) -> PlaceProfile:
     """Without trainings that waited for their input for another share than their model card says, and rows with one."""
     return replace(
         profile,
@@ -82,17 +82,17 @@ def as_described(profile: Profile) -> Profile:
     )
 
 
-def partition(profile: Profile) -> bool:
+def partition(profile: PlaceProfile) -> bool:
     """Whether the device is a CPU partition, which stands in for a GPU."""
     return profile.place.device.startswith("CPU partition")
 
 
-def waits(profile: Profile) -> bool:
+def waits(profile: PlaceProfile) -> bool:
     """Whether trainings waited for their input for a configured time."""
     return any(solo.input_wait_s > 0 for solo in profile.solo.values())
 
 
-def utilisation(profile: Profile, role: Role) -> dict[str, dict[int, float]]:
+def utilisation(profile: PlaceProfile, role: Role) -> dict[str, dict[int, float]]:
     """Share of the device's time by model and batch, alone; without workloads that have no counter."""
     by_model: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for workload, solo in sorted(profile.solo.items()):
@@ -101,7 +101,7 @@ def utilisation(profile: Profile, role: Role) -> dict[str, dict[int, float]]:
     return dict(by_model)
 
 
-def observation_i(profile: Profile) -> Observation:
+def observation_i(profile: PlaceProfile) -> Observation:
     """Models differ in utilisation, one model stays within a band."""
     roles: tuple[Role, ...] = ("training", "function")
     means: dict[Role, dict[str, float]] = {}
@@ -162,7 +162,7 @@ def observation_i(profile: Profile) -> Observation:
     )
 
 
-def cells(profile: Profile, direction: Direction) -> dict[tuple[Workload, Workload], list[float]]:
+def cells(profile: PlaceProfile, direction: Direction) -> dict[tuple[Workload, Workload], list[float]]:
     """
     Measured degradations by (victim, aggressor), one for each repeat.
 
@@ -223,7 +223,7 @@ def repeated_pairs(measured: Mapping[tuple[Workload, Workload], Sequence[float]]
     return len({frozenset(pair) for pair, values in measured.items() if len(values) > 1})
 
 
-def observation_ii(profile: Profile) -> Observation:
+def observation_ii(profile: PlaceProfile) -> Observation:
     """The degradation depends on the function beside the training."""
     parts = []
     details = []
@@ -297,7 +297,7 @@ class Step:
 Ladder = tuple[Workload, Workload]
 
 
-def ladders(profile: Profile) -> dict[Ladder, list[Step]]:
+def ladders(profile: PlaceProfile) -> dict[Ladder, list[Step]]:
     """The paper's three combinations by (training, function), each with its numbers of functions in ascending order."""
     rows_by_k: defaultdict[Ladder, defaultdict[int, list[Colocation]]] = defaultdict(lambda: defaultdict(list))
     for row in profile.colocations:
@@ -319,7 +319,7 @@ def _step(k: int, rows: Sequence[Colocation]) -> Step:
     return Step(k, training, statistics.fmean(functions), min(functions), max(functions))
 
 
-def observation_iii(profile: Profile) -> Observation:
+def observation_iii(profile: PlaceProfile) -> Observation:
     """The degradation by several functions can be predicted."""
     steps_by_ladder = ladders(profile)
     pairs = [(lower, upper) for steps in steps_by_ladder.values() for lower, upper in pairwise(steps)]
@@ -357,7 +357,7 @@ def observation_iii(profile: Profile) -> Observation:
     return Observation("III", "What several functions at a time cost can be predicted.", tuple(parts), tuple(largest))
 
 
-def several_skill(profile: Profile, direction: Direction) -> tuple[float | None, int]:
+def several_skill(profile: PlaceProfile, direction: Direction) -> tuple[float | None, int]:
     """
     The skill of the sum of pair-wise degradations for sets of several workloads (leave one set out), and the number of
     sets.
@@ -429,7 +429,7 @@ class ColdStart:
         return self.cold_s / self.warm_p50_s
 
 
-def cold_starts(profile: Profile) -> list[ColdStart]:
+def cold_starts(profile: PlaceProfile) -> list[ColdStart]:
     """Cold starts in the order of table I, without models whose start was not timed."""
     smallest: dict[str, Solo] = {}
     for workload, solo in sorted(profile.solo.items()):
@@ -446,7 +446,7 @@ def cold_starts(profile: Profile) -> list[ColdStart]:
     ]
 
 
-def observation_iv(profile: Profile) -> Observation:
+def observation_iv(profile: PlaceProfile) -> Observation:
     """Cold starts lengthen functions enough to break deadlines."""
     starts = cold_starts(profile)
     long = sum(cold.ratio >= COLD_RATIO for cold in starts)
@@ -474,5 +474,5 @@ def observation_iv(profile: Profile) -> Observation:
     )
 
 
-def observations(profile: Profile) -> list[Observation]:
+def observations(profile: PlaceProfile) -> list[Observation]:
     return [observation_i(profile), observation_ii(profile), observation_iii(profile), observation_iv(profile)]

@@ -35,7 +35,7 @@ from lab.research.predictor.published import DIRECTION_TITLES, PHASES, PUBLISHED
 from lab.research.predictor.text import PREDICTOR_PICTURES, PROFILE_PICTURES
 from lab.research.style import BLUE, GREEN, GREY, ORANGE, RED, SKY, STYLE, canvas
 from ml.predict.samples import DIRECTIONS, METRICS, Direction, Floats
-from ml.rows import Profile, Role, Row
+from ml.rows import PlaceProfile, Role, Row
 
 #: Observation I as the prose beside figure 1 puts it: shares of the device's time, from and to.
 PUBLISHED_LEVELS: Final[Mapping[Role, Mapping[str, tuple[float, float]]]] = {
@@ -60,7 +60,7 @@ METRIC_TITLES: Final = {
 TICKS: Final = (-0.5, -0.25, 0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
-def caption(profile: Profile, rows: Sequence[Row], *notes: str) -> str:
+def caption(profile: PlaceProfile, rows: Sequence[Row], *notes: str) -> str:
     """Device, sharing mode, date and number of rows, then ``notes``."""
     place = f"{profile.place.device}; {profile.place.sharing_mode}"
     amount = f"{when(rows)}; {counted(len(rows), 'row')}" if rows else "no rows"
@@ -112,7 +112,7 @@ def _degradation_axes(axes: Axes, which: Literal["x", "y"], values: Sequence[flo
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
 
 
-def draw_utilisation(profile: Profile) -> Figure:
+def draw_utilisation(profile: PlaceProfile) -> Figure:
     """Figure 1: the share of the device's time that each model takes alone, by batch, in both roles."""
     rows = list(profile.solo.values())
     notes = [f"Counter: {profile.place.counter}. Numbers below the marks: batch. Grey: level in the paper (RTX 3090)."]
@@ -152,7 +152,7 @@ def draw_utilisation(profile: Profile) -> Figure:
     return figure
 
 
-def draw_pairs(profile: Profile) -> Figure:
+def draw_pairs(profile: PlaceProfile) -> Figure:
     """
     Figure 2: degradation of each training by each function, and of each function by each training, mean over the
     measured batches.
@@ -160,17 +160,17 @@ def draw_pairs(profile: Profile) -> Figure:
     return _heat_maps(profile, "pair", "Degradation by co-location, model by model (figure 2)", DIRECTIONS[:2])
 
 
-def draw_functions(profile: Profile) -> Figure:
+def draw_functions(profile: PlaceProfile) -> Figure:
     """As figure 2, for functions by functions: the terms that Eq. 4 adds up."""
     return _heat_maps(profile, "functions", "Functions beside functions", ("functions",))
 
 
-def draw_trainings(profile: Profile) -> Figure:
+def draw_trainings(profile: PlaceProfile) -> Figure:
     """As figure 2, for trainings by trainings: what two that share a GPU instance cost each other."""
     return _heat_maps(profile, "trainings", "Trainings beside trainings", ("trainings",))
 
 
-def _heat_maps(profile: Profile, kind: str, heading: str, directions: Sequence[Direction]) -> Figure:
+def _heat_maps(profile: PlaceProfile, kind: str, heading: str, directions: Sequence[Direction]) -> Figure:
     rows = [row for row in profile.colocations if row.kind == kind]
     words = caption(
         profile,
@@ -223,7 +223,7 @@ def _heat_map(
     bar.ax.yaxis.set_minor_locator(NullLocator())
 
 
-def draw_concurrency(profile: Profile) -> Figure:
+def draw_concurrency(profile: PlaceProfile) -> Figure:
     """Figure 3: degradation over the number of functions at a time."""
     by_pair = ladders(profile)
     rows = [
@@ -284,7 +284,7 @@ def draw_concurrency(profile: Profile) -> Figure:
     return figure
 
 
-def draw_cold_starts(profile: Profile) -> Figure:
+def draw_cold_starts(profile: PlaceProfile) -> Figure:
     """Table II: the cold start by phase, and over the warm run."""
     measured = cold_starts(profile)
     rows = [profile.solo[cold.workload] for cold in measured]
@@ -357,7 +357,7 @@ def draw_cold_starts(profile: Profile) -> Figure:
     return figure
 
 
-def draw_calibration(profile: Profile, judged: Mapping[Direction, JudgedPredictions | None]) -> Figure:
+def draw_calibration(profile: PlaceProfile, judged: Mapping[Direction, JudgedPredictions | None]) -> Figure:
     """Predicted against measured degradation by direction, with the upper bound as a second mark."""
     words = caption(
         profile,
@@ -423,7 +423,7 @@ def draw_calibration(profile: Profile, judged: Mapping[Direction, JudgedPredicti
     return figure
 
 
-def draw_errors(profile: Profile, judged: Mapping[Direction, JudgedPredictions | None]) -> Figure:
+def draw_errors(profile: PlaceProfile, judged: Mapping[Direction, JudgedPredictions | None]) -> Figure:
     """RMSLE by model, as the one slowed down and as the one beside it."""
     words = caption(
         profile,
@@ -473,7 +473,7 @@ def draw_errors(profile: Profile, judged: Mapping[Direction, JudgedPredictions |
 
 
 #: By the names of the files.
-_PROFILE: Final[Mapping[str, Callable[[Profile], Figure]]] = {
+_PROFILE: Final[Mapping[str, Callable[[PlaceProfile], Figure]]] = {
     "utilisation": draw_utilisation,
     "pairs": draw_pairs,
     "functions": draw_functions,
@@ -481,7 +481,7 @@ _PROFILE: Final[Mapping[str, Callable[[Profile], Figure]]] = {
     "concurrency": draw_concurrency,
     "cold-start": draw_cold_starts,
 }
-_PREDICTOR: Final[Mapping[str, Callable[[Profile, Mapping[Direction, JudgedPredictions | None]], Figure]]] = {
+_PREDICTOR: Final[Mapping[str, Callable[[PlaceProfile, Mapping[Direction, JudgedPredictions | None]], Figure]]] = {
     "calibration": draw_calibration,
     "errors": draw_errors,
 }
@@ -496,7 +496,7 @@ def _save(figure: Figure, path: Path, png: bool) -> Iterator[Path]:
         yield path.with_suffix(".png")
 
 
-def draw_profile(profile: Profile, folder: Path, *, png: bool = False) -> Iterator[Path]:
+def draw_profile(profile: PlaceProfile, folder: Path, *, png: bool = False) -> Iterator[Path]:
     """
     Draw all of :data:`PROFILE_PICTURES` into an existing folder; yields the files. Raises OSError where that
     fails.
@@ -507,7 +507,7 @@ def draw_profile(profile: Profile, folder: Path, *, png: bool = False) -> Iterat
 
 
 def draw_predictor(
-    profile: Profile, judged: Mapping[Direction, JudgedPredictions | None], folder: Path, *, png: bool = False
+    profile: PlaceProfile, judged: Mapping[Direction, JudgedPredictions | None], folder: Path, *, png: bool = False
 ) -> Iterator[Path]:
     """
     Draw all of :data:`PREDICTOR_PICTURES` into an existing folder; yields the files. Raises OSError where that

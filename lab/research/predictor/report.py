@@ -27,17 +27,17 @@ from lab.research.predictor.observations import as_described
 from lab.research.predictor.text import predictor_text, profile_text
 from lab.simulation.recipes import RECIPES
 from ml.predict.samples import DIRECTIONS, Direction
-from ml.rows import BadRow, Profile, Row, profiles, read
+from ml.rows import BadRow, PlaceProfile, Row, profiles, read
 
 #: Folder of the checkout's measured rows.
 DATA: Final = Path(__file__).parents[3] / "ml" / "data"
 
 #: Draw into an existing folder and yield the paths: see lab.research.predictor.pictures.
-DrawProfile = Callable[[Profile, Path], Iterable[Path]]
-DrawPredictor = Callable[[Profile, Mapping[Direction, JudgedPredictions | None], Path], Iterable[Path]]
+DrawProfile = Callable[[PlaceProfile, Path], Iterable[Path]]
+DrawPredictor = Callable[[PlaceProfile, Mapping[Direction, JudgedPredictions | None], Path], Iterable[Path]]
 
 
-def by_preset(profile: Profile) -> Iterator[tuple[str, Profile]]:
+def by_preset(profile: PlaceProfile) -> Iterator[tuple[str, PlaceProfile]]:
     """
     The rows of each preset, those with another wait for input than the model card's among them: a small and a published
     model of one name are different models. Raises BadRow for a row of two presets.
@@ -59,14 +59,14 @@ def by_preset(profile: Profile) -> Iterator[tuple[str, Profile]]:
         )
 
 
-def folder_name(profile: Profile, preset: str) -> str:
+def folder_name(profile: PlaceProfile, preset: str) -> str:
     """A folder's name; its digits distinguish places with similar names."""
     text = "/".join([*profile.place.key, preset])
     readable = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].strip("-")
     return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
-def report_profiles(measured: Iterable[Profile], out: Path, draw: DrawProfile) -> Iterator[Path]:
+def report_profiles(measured: Iterable[PlaceProfile], out: Path, draw: DrawProfile) -> Iterator[Path]:
     """Draw and write the profiles of each place; yields the paths. Raises OSError."""
     for profile in measured:
         for preset, part in by_preset(profile):
@@ -78,7 +78,7 @@ def report_profiles(measured: Iterable[Profile], out: Path, draw: DrawProfile) -
 
 
 def report_predictor(
-    measured: Iterable[Profile], out: Path, draw: DrawPredictor, *, fit: Fit, seed: int = SEED
+    measured: Iterable[PlaceProfile], out: Path, draw: DrawPredictor, *, fit: Fit, seed: int = SEED
 ) -> Iterator[Path]:
     """Judge, draw and write the predictor of each place; yields the paths. Raises OSError."""
     for profile in measured:

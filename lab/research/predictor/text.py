@@ -21,7 +21,7 @@ from lab.research.predictor.observations import (
 from lab.research.predictor.published import DIRECTION_TITLES, PHASES, PUBLISHED, counted, ordered, percent, title, when
 from lab.simulation.metrics import wilson
 from ml.predict.samples import DIRECTIONS, Direction
-from ml.rows import Profile, Row
+from ml.rows import PlaceProfile, Row
 
 #: Pairs of the paper's space: training models x batches x function models x batches.
 SPACE: Final = 8 * 4 * 8 * 4
@@ -43,7 +43,7 @@ PREDICTOR_PICTURES: Final[Mapping[str, str]] = {
 VERDICTS: Final = {True: "held", False: "did not hold", None: "cannot be said"}
 
 
-def _heading(profile: Profile, preset: str, rows: Sequence[Row], name: str) -> list[str]:
+def _heading(profile: PlaceProfile, preset: str, rows: Sequence[Row], name: str) -> list[str]:
     place = profile.place
     drivers = ", ".join(sorted({row.place.driver for row in rows}))
     return [
@@ -63,7 +63,7 @@ def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *lines)] + [""]
 
 
-def profile_text(profile: Profile, preset: str) -> str:
+def profile_text(profile: PlaceProfile, preset: str) -> str:
     """
     The Markdown beside the pictures of the command ``profiles``. It counts all rows; observations are of models as their
     cards describe them.
@@ -142,7 +142,7 @@ def profile_text(profile: Profile, preset: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _other_waits(profile: Profile, described: Profile) -> list[str]:
+def _other_waits(profile: PlaceProfile, described: PlaceProfile) -> list[str]:
     """What observations and pictures leave out, [] = nothing."""
     workloads = len(profile.solo) - len(described.solo)
     rows = len(profile.colocations) - len(described.colocations)
@@ -162,7 +162,7 @@ def _published(model: str) -> list[str]:
     return [f"{published.cold_s:g}", f"{published.warm_ms:g}", f"{1000 * published.cold_s / published.warm_ms:.0f}"]
 
 
-def _repeats(profile: Profile) -> Iterator[list[str]]:
+def _repeats(profile: PlaceProfile) -> Iterator[list[str]]:
     for direction in DIRECTIONS:
         measured = cells(profile, direction)
         floor = noise(measured)
@@ -174,7 +174,7 @@ def _repeats(profile: Profile) -> Iterator[list[str]]:
         yield [DIRECTION_TITLES[direction], str(repeated_pairs(measured)), *floor_words]
 
 
-def predictor_text(profile: Profile, preset: str, judged: Mapping[Direction, JudgedPredictions | None]) -> str:
+def predictor_text(profile: PlaceProfile, preset: str, judged: Mapping[Direction, JudgedPredictions | None]) -> str:
     """The Markdown beside the pictures of the command ``predictor``."""
     lines = _heading(profile, preset, pair_rows(profile), "Predictor")
     lines += [

@@ -30,7 +30,7 @@ from scheduler.backtest.instances import Setup, Workload, score
 from scheduler.policy.kernel import Floats, Ints
 from scheduler.policy.prewarm.kernel import COLDS, IDLE_S, KEEP, LATES, LOADING_S, ORACLE, PRICED, REQUESTS
 from smore.domain.function import FunctionSpec
-from smore.postgres.arrivals import MINUTE_S, ArrivalCounts, FunctionAccount, Prewarming
+from smore.postgres.arrivals import MINUTE_S, ArrivalCounts, ArrivalStore, FunctionAccount
 from smore.postgres.connection import make_engine
 from smore.process.environment import settings
 from smore.process.settings import Settings
@@ -291,7 +291,7 @@ def write(
     Write the page into ``out`` and return a summary. ``price``: of the present rule. Raises ValueError if the span has
     no arrivals.
     """
-    prewarming = Prewarming(engine)
+    prewarming = ArrivalStore(engine)
     past, accounts = prewarming.past(now - since_s, now), prewarming.account(now - since_s, now)
     if not past.counts:
         raise ValueError("no arrivals were counted in that span")

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from smore.domain.learned import LearnedCost
-from smore.domain.loss import ALARM, LADDER, LEAST_RECENT, JobLoss, Step, Window, over_budget
+from smore.domain.loss import ALARM, LADDER, LEAST_RECENT, ClosedWindow, JobLoss, Step, over_budget
 
 STEPS: Final = tuple(Step)
 #: Part of the time in which functions may work, by step. The gate stops starts, never a run that is under way.
@@ -57,7 +57,7 @@ LOGGED_S: Final = 180.0
 UNLEARNED: Final = LearnedCost(factor=1.0, error=PRIOR_SD, seen=0.0, lost=0.0, charged=0.0, noise=0.0)
 
 
-def corrected(cost: LearnedCost, window: Window, charged: float) -> LearnedCost:
+def corrected(cost: LearnedCost, window: ClosedWindow, charged: float) -> LearnedCost:
     """
     How many times its prediction a training pays, with one window more. Beside window ``i`` a share ``y_i`` of the time
     was lost and ``c_i`` charged, at the predictions as they are: ``factor`` is the ratio of their sums, shrunk towards
@@ -180,7 +180,7 @@ class BudgetController:
             self._costs[job.id] = cost
         self.factor = max(map(_rate, self._costs.values()))
 
-    def _charged(self, window: Window) -> float | None:
+    def _charged(self, window: ClosedWindow) -> float | None:
         """Seconds a second that were charged while its open iterations went on; None where the log does not reach."""
         guard_s = window.end - window.start
         before_s, after_s = window.before_n * window.before_s, window.after_n * window.after_s

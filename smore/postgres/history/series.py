@@ -33,7 +33,7 @@ By: TypeAlias = Literal["project", "function", "gpu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class StepGrid:
     """The steps of ``step_s`` seconds that hold [since, until), epoch seconds; ``since`` is a multiple of a step."""
 
     since: int
@@ -41,7 +41,7 @@ class Window:
     step_s: int
 
     @classmethod
-    def over(cls, since: float, until: float, step_s: int | None = None, *, least_s: int = 60) -> "Window":
+    def over(cls, since: float, until: float, step_s: int | None = None, *, least_s: int = 60) -> "StepGrid":
         """
         Steps of whole ``least_s``: as long as asked for, or longer where they would be more than :data:`MOST`; about
         :data:`USUAL` of them where no length is asked for.
@@ -351,7 +351,7 @@ class Series:
         return bool(self._rows("SELECT FROM functions WHERE project = %(project)s AND name = %(name)s", named))
 
     def gpus(
-        self, window: Window, gpus: Sequence[str] | None, *, seconds: bool = False
+        self, window: StepGrid, gpus: Sequence[str] | None, *, seconds: bool = False
     ) -> dict[str, dict[str, Column]]:
         """
         ``used`` and ``functions`` (0 to 1) and ``memory_mib`` of these GPU instances, or of all that reported (None), by
@@ -365,7 +365,7 @@ class Series:
             rows_of.setdefault(gpu, []).append(row)
         return {gpu: window.columns(("used", "functions", "memory_mib"), rows) for gpu, rows in rows_of.items()}
 
-    def lanes(self, window: Window, gpu: str, project: str | None) -> tuple[list[dict[str, Any]], dict[str, Column]]:
+    def lanes(self, window: StepGrid, gpu: str, project: str | None) -> tuple[list[dict[str, Any]], dict[str, Column]]:
         """
         Of a GPU instance: the lives of warm instances of one project or of all (None), the newest :data:`MOST`, ``until`` None =
         it lives; and as columns what share of a step was ``closed``, the least ``duty`` that a step of a budget set in it, and
@@ -380,7 +380,7 @@ class Series:
         return warm, columns
 
     def function(
-        self, window: Window, project: str, function: str, revision: int | None
+        self, window: StepGrid, project: str, function: str, revision: int | None
     ) -> tuple[dict[str, Column], dict[str, Column]]:
         """:data:`FUNCTION_COLUMNS` of a function or of one revision, and its cold starts by reason, of all revisions."""
         of = window.parameters | {"project": project, "function": function, "revision": revision}
@@ -391,7 +391,7 @@ class Series:
             reasons.setdefault(kind, []).append(row)
         return columns, {kind: window.columns(("n",), rows)["n"] for kind, rows in sorted(reasons.items())}
 
-    def rates(self, window: Window, project: str | None) -> dict[str, dict[str, Column]]:
+    def rates(self, window: StepGrid, project: str | None) -> dict[str, dict[str, Column]]:
         """``arrivals`` and ``ended`` in each step of each function (``project/name``) of a project, None = of all."""
         rows_of: dict[str, list[Sequence[Any]]] = {}
         for part, *row in self._rows(_RATES, window.parameters | {"project": project}):
@@ -410,11 +410,11 @@ class Series:
         rows = self._rows(statement, window | {"project": project, "function": function})
         return {part: dict(zip(FUNCTION_COLUMNS[1:], cells, strict=True)) for part, *cells in sorted(rows)}
 
-    def job(self, window: Window, job: str) -> dict[str, Column]:
+    def job(self, window: StepGrid, job: str) -> dict[str, Column]:
         """:data:`JOB_COLUMNS` of a job."""
         return window.columns(JOB_COLUMNS, self._rows(_JOB, window.parameters | {"job": job}))
 
-    def job_lost(self, window: Window, job: str) -> list[tuple[int, dict[int, Sums]]]:
+    def job_lost(self, window: StepGrid, job: str) -> list[tuple[int, dict[int, Sums]]]:
         """
         What a job's windows had come to by rank, from its beginning to the end of each step in which one was closed: the
         step's begin, and the sums. What lies before ``window`` is in its first step.
@@ -463,11 +463,11 @@ class Series:
         """
         return self._dicts(_CALIBRATION, {"project": project, "looked_at": limit * _LOOKED_AT})
 
-    def devices(self, window: Window, project: str | None) -> dict[str, str | None]:
+    def devices(self, window: StepGrid, project: str | None) -> dict[str, str | None]:
         """The devices of the GPU instances on which functions of one project, or of all (None), ran; None = not known."""
         return dict(self._rows(_DEVICES, window.parameters | {"project": project}))
 
-    def harvest(self, window: Window, by: By, project: str | None, prices: Mapping[str, float]) -> list[Part]:
+    def harvest(self, window: StepGrid, by: By, project: str | None, prices: Mapping[str, float]) -> list[Part]:
         """
         The parts of one project, or of all (None), by step and name, and each name's whole last. ``prices`` of an hour of a
         GPU instance by its name.

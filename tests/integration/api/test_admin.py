@@ -19,7 +19,7 @@ from smore.domain.function import FunctionSpec, Profile
 from smore.domain.job import JobRequest
 from smore.messages.commands import ALL_REVISIONS, Offload
 from smore.messages.reports import JobReport, Report, UnregisteredProcess, encode_report
-from smore.postgres.audit import Audit, Change, Wanted
+from smore.postgres.audit import Audit, AuditedChange, AuditFilter
 from smore.postgres.catalog import Store
 from smore.process.settings import Settings
 from smore.redis import fleet
@@ -435,12 +435,12 @@ def own(client: httpx.Client) -> set[str]:
 
 def test_the_database_refuses_to_change_the_trail(engine: Engine) -> None:
     audit = Audit(engine)
-    with audit.recorded(Change(project="p", key_id="k", route="r", target="t", request_id="q")) as change:
+    with audit.recorded(AuditedChange(project="p", key_id="k", route="r", target="t", request_id="q")) as change:
         change.after = {"x": 1}
     for statement in ("UPDATE audit SET key_id = 'x'", "DELETE FROM audit", "TRUNCATE audit"):
         with pytest.raises(DBAPIError, match="append-only"), engine.begin() as connection:
             connection.execute(text(statement))
-    ((entry,), _) = audit.read(Wanted())
+    ((entry,), _) = audit.read(AuditFilter())
     assert (entry.key_id, entry.after) == ("k", {"x": 1})
 
 
@@ -448,7 +448,7 @@ def test_a_change_that_fails_leaves_no_trail(engine: Engine) -> None:
     audit = Audit(engine)
     with (
         pytest.raises(ValueError, match="no"),
-        audit.recorded(Change(project="p", key_id="k", route="r", target="t", request_id="q")),
+        audit.recorded(AuditedChange(project="p", key_id="k", route="r", target="t", request_id="q")),
     ):
         raise ValueError("no")
-    assert audit.read(Wanted()) == ([], None)
+    assert audit.read(AuditFilter()) == ([], None)

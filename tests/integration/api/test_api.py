@@ -39,7 +39,7 @@ from smore.messages.degradation import Table, Weight
 from smore.messages.job_queue import PublishedQueue, TrialAnswer
 from smore.messages.results import Result
 from smore.postgres.catalog import Store
-from smore.postgres.jobs import Change
+from smore.postgres.jobs import JobChange
 from smore.postgres.predictors import Profiles
 from smore.postgres.rows import ExecutionRow, GpuSampleRow, JobAttemptRow, JobRow, JobWindowRow, LossWindowRow
 from smore.postgres.sums import JobHarvestRow
@@ -1624,9 +1624,9 @@ def test_the_statement_of_a_job(
         session.execute(update(JobAttemptRow).values(started_at=at - timedelta(hours=2)))
         session.commit()
     http.put(f"/v1/jobs/{job.id}/slo", json={"budget": 0.02})
-    store.jobs.move(job.id, Action.REQUEUE, Change())
-    store.jobs.move(job.id, Action.START, Change(gpus=["gpu1"]))
-    store.jobs.move(job.id, Action.END, Change(exit_code=0))
+    store.jobs.move(job.id, Action.REQUEUE, JobChange())
+    store.jobs.move(job.id, Action.START, JobChange(gpus=["gpu1"]))
+    store.jobs.move(job.id, Action.END, JobChange(exit_code=0))
     judged = http.get(f"/v1/jobs/{job.id}/statement").json()
     [past] = judged["past_budgets"]
     assert (past["budget"], past["verdict"], past["windows"]) == (0.1, "kept", 40)

@@ -23,7 +23,7 @@ from smore.domain.job import Action
 from smore.messages.overrides import Paused, encode_paused
 from smore.messages.reports import JobReport, ParkedInstance, Report, WarmInstance, WarmState, encode_report
 from smore.postgres.catalog import Store
-from smore.postgres.jobs import Change
+from smore.postgres.jobs import JobChange
 from smore.process.settings import Settings
 from smore.redis.catalog import Catalog
 from smore.redis.fleet import Fleet
@@ -177,7 +177,7 @@ def test_problems_have_a_page_and_a_command(
     catalog: Catalog,
 ) -> None:
     failed = placed(store, "night", ["gpu0"], running=True)
-    store.jobs.move(failed.id, Action.END, Change(exit_code=3))
+    store.jobs.move(failed.id, Action.END, JobChange(exit_code=3))
     beyond = JobReport(
         id="1" * 32,
         project="other",
@@ -247,7 +247,7 @@ def test_of_a_training_that_has_long_been_over_the_past_is_read_once(
 ) -> None:
     monkeypatch.setattr(live, "RECORDED_S", recorded_s)
     job = placed(store, "night", ["gpu0"], running=True)
-    store.jobs.move(job.id, Action.END, Change(exit_code=0))
+    store.jobs.move(job.id, Action.END, JobChange(exit_code=0))
     with watching(http, "trainings") as stream:
         stream.read()
         (maker,) = application.state.live._makers.values()

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, text
 from api.app import Application
 from smore.domain.access import Scope
 from smore.domain.function import FunctionSpec
-from smore.postgres.arrivals import Prewarming
+from smore.postgres.arrivals import ArrivalStore
 from smore.postgres.history.retention import retain
 from smore.redis.catalog import Catalog, FunctionEntry
 from smore.redis.forecasts import PublishedForecasts
@@ -52,7 +52,7 @@ def minute(back: int) -> float:
 def test_a_trace_is_laid_into_the_past_and_taken_back(
     http: httpx.Client, engine: Engine, redis_client: "redis.Redis", catalog: Catalog
 ) -> None:
-    door, published = Prewarming(engine), PublishedForecasts(redis_client, "smore:")
+    door, published = ArrivalStore(engine), PublishedForecasts(redis_client, "smore:")
     end = datetime.fromtimestamp(minute(10), UTC)
     found = imported(
         http, gzip.compress(FILE.encode()), name="day.csv.gz", map=["rare=b"], deal=["a"], end=end.isoformat()

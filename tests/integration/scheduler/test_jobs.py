@@ -24,7 +24,7 @@ from smore.domain.job_rule import WaitingJob
 from smore.messages.commands import DropCheckpoints, ForgetJob, StartJob, StopJob
 from smore.postgres.catalog import Store
 from smore.postgres.job_ledger import Fenced, JobLedger
-from smore.postgres.jobs import Change, Job
+from smore.postgres.jobs import Job, JobChange
 from smore.postgres.rows import JobPairRow
 from smore.process.observability import CONTROL
 from smore.process.settings import JobsSettings, Settings
@@ -243,7 +243,7 @@ def test_a_training_that_somebody_else_has_ended_stops_no_other(stage: Stage) ->
     stage.pass_by()
     stage.pass_by()
     assert stage.states(gone, honest) == [JobState.RUNNING, JobState.RUNNING]
-    stage.jobs.move(gone.id, Action.END, Change(exit_code=0))
+    stage.jobs.move(gone.id, Action.END, JobChange(exit_code=0))
     stage.ranks.tell(honest.id, state="ended", exit_code=0)
     later = stage.submit("later")
     with pytest.raises(WentWrong, match=gone.id):

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from api.dates import moment
 from api.errors import AWAY, FAILURE, STATUS, Ended, ResultDropped, explain, outcome
 from api.invoke.admit import Afterwards, earliest, refusal, request_parts
-from api.invoke.response import Run, server_timing, settled
+from api.invoke.response import AnsweredRun, server_timing, settled
 from api.schemas.jobs import JobBody
 from smore.domain import errors
 from smore.domain.errors import (
@@ -36,7 +36,7 @@ from smore.messages.results import Result, encode_result, error_result
 from smore.redis.gateway_queue import AdmissionCheck
 from smore.redis.outage import is_outage
 from smore.redis.records import Reply
-from smore.redis.submission import NEVER_S, Admission
+from smore.redis.submission import NEVER_S, GateAnswer
 
 
 def document(error: Exception) -> tuple[int, dict[str, object], dict[str, str]]:
@@ -205,7 +205,7 @@ def test_a_field_is_named_as_the_caller_wrote_it(wrong: dict[str, object], field
     assert str(shown["detail"]).startswith(f"{field}: {detail}")
 
 
-RUN = Run(id="i", function="echo", revision=2)
+RUN = AnsweredRun(id="i", function="echo", revision=2)
 
 
 def reply(state: str, result: bytes, cause: str = "ok") -> Reply:
@@ -226,12 +226,12 @@ def reply(state: str, result: bytes, cause: str = "ok") -> Reply:
 
 
 def test_nobody_leads_is_worth_another_try() -> None:
-    status, body, headers = document(refusal(Admission(status="no_leader"), 1000))
+    status, body, headers = document(refusal(GateAnswer(status="no_leader"), 1000))
     assert (status, body["code"], headers["retry-after"]) == (503, "no_leader", "1")
 
 
 def test_no_deadline_is_promised_where_nothing_could_load_it() -> None:
-    never = Admission(status="infeasible", earliest_us=int(NEVER_S * 1e6), now_us=0)
+    never = GateAnswer(status="infeasible", earliest_us=int(NEVER_S * 1e6), now_us=0)
     status, body, headers = document(refusal(never, 1000))
     assert (status, body["code"], headers["retry-after"]) == (429, "slo_infeasible", "1")
     assert "earliest_deadline_ms" not in body
@@ -244,7 +244,7 @@ def test_no_estimate_makes_an_answer_fail(now_us: float, needed_us: float) -> No
     """Whatever numbers a runner, a table or a defect of ours has brought about."""
     orjson.dumps(earliest(now_us, needed_us))
     moment(now_us).isoformat()
-    admission = Admission(status="infeasible", earliest_us=needed_us, now_us=0)  # type: ignore[arg-type]
+    admission = GateAnswer(status="infeasible", earliest_us=needed_us, now_us=0)  # type: ignore[arg-type]
     status, body, headers = document(refusal(admission, 1000))
     assert (status, body["code"]) == (429, "slo_infeasible") and 1 <= int(headers["retry-after"]) <= 86_400
 
@@ -325,7 +325,7 @@ def test_what_never_was_claimed_waited_all_the_time() -> None:
 
 
 def test_an_infeasible_deadline_names_the_earliest_that_would_be_taken() -> None:
-    error = refusal(Admission(status="infeasible", earliest_us=3_500_000, now_us=1_000_000), 400_000)
+    error = refusal(GateAnswer(status="infeasible", earliest_us=3_500_000, now_us=1_000_000), 400_000)
 
     assert error.details == {"earliest_deadline_ms": 2760, "earliest_deadline_at": moment(3.76), "retry_after_s": 3}
     assert str(error).startswith(
@@ -341,7 +341,7 @@ def test_an_infeasible_deadline_names_the_earliest_that_would_be_taken() -> None
 
 def test_only_a_refusal_that_waiting_helps_says_when_to_come_again() -> None:
     def refused(slo_us: int, floor_us: int, cold_us: int) -> dict[str, str]:
-        admission = Admission(status="infeasible", earliest_us=3_500_000, now_us=1_000_000)
+        admission = GateAnswer(status="infeasible", earliest_us=3_500_000, now_us=1_000_000)
         return document(refusal(replace(admission, floor_us=floor_us, cold_us=cold_us), slo_us))[2]
 
     assert refused(400_000, 12_000, 0)["retry-after"] == "3"
@@ -365,18 +365,18 @@ def test_only_a_refusal_that_waiting_helps_says_when_to_come_again() -> None:
     ],
 )
 def test_an_infeasible_deadline_says_what_takes_the_time(floor_us: int, cold_us: int, why: str) -> None:
-    admission = Admission(
+    admission = GateAnswer(
         status="infeasible", earliest_us=3_500_000, now_us=1_000_000, floor_us=floor_us, cold_us=cold_us
     )
     assert why in str(refusal(admission, 400_000))
 
 
 def test_a_full_queue_names_the_bound_and_its_setting() -> None:
-    error = refusal(Admission(status="full", limit="function", bound=1000), 1)
+    error = refusal(GateAnswer(status="full", limit="function", bound=1000), 1)
     assert str(error) == (
         "Too much is waiting already: 1000 invocations of the function wait, as many as its limits.max_pending allows."
     )
-    assert "SMORE_QUEUE__MAX_PENDING" in str(refusal(Admission(status="full", limit="pending", bound=5), 1))
+    assert "SMORE_QUEUE__MAX_PENDING" in str(refusal(GateAnswer(status="full", limit="pending", bound=5), 1))
 
 
 def test_a_reused_idempotency_key_says_what_differs() -> None:
@@ -384,7 +384,7 @@ def test_a_reused_idempotency_key_says_what_differs() -> None:
         return request_parts({"function": b"default/echo", "input": b"1", "deadline_ms": b"None", **changed})
 
     def refused(known: str, given: str) -> CallerError:
-        return refusal(Admission(status="mismatch", known_id="i1", known_parts=known), 1, given)
+        return refusal(GateAnswer(status="mismatch", known_id="i1", known_parts=known), 1, given)
 
     error = refused(parts(), parts(input=b"2", deadline_ms=b"50"))
     assert (error.details["differs"], error.details["id"]) == (["input", "deadline_ms"], "i1")
@@ -422,12 +422,12 @@ def test_an_expired_call_says_how_long_it_had_and_which_worker_was_lost() -> Non
 @pytest.mark.parametrize(
     ("admission", "code"),
     [
-        (Admission(status="full", limit="function"), "queue_full"),
-        (Admission(status="mismatch", known_id="x"), "idempotency_mismatch"),
-        (Admission(status="late"), "deadline_expired"),
+        (GateAnswer(status="full", limit="function"), "queue_full"),
+        (GateAnswer(status="mismatch", known_id="x"), "idempotency_mismatch"),
+        (GateAnswer(status="late"), "deadline_expired"),
     ],
 )
-def test_refusals(admission: Admission, code: str) -> None:
+def test_refusals(admission: GateAnswer, code: str) -> None:
     error: CallerError = refusal(admission, 1)
 
     assert error.code == code

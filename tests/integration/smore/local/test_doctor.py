@@ -16,7 +16,7 @@ from smore.local.findings import Finding, Grade, Site
 from smore.local.started_settings import audit_settings, note_settings
 from smore.local.supervision import End
 from smore.messages.reports import JobReport, Report, UnregisteredProcess, encode_report
-from smore.postgres.audit import Audit, Wanted
+from smore.postgres.audit import Audit, AuditFilter
 from smore.process.settings import RedisSettings, Settings
 from smore.redis import fleet
 from smore.redis.job_queue import JobQueue
@@ -261,7 +261,7 @@ def test_settings_that_are_not_those_of_the_last_start_are_in_the_audit(
     for start in starts:
         audit_settings(tmp_path, start, url)
         note_settings(tmp_path, start)
-    ((entry,), _) = Audit(engine).read(Wanted(target="settings"))
+    ((entry,), _) = Audit(engine).read(AuditFilter(target="settings"))
     assert entry.route == "smore up" and entry.key_id == f"uid {os.getuid()}"
     assert (entry.before or {})["SMORE_LOG_LEVEL"] == "INFO"
     assert (entry.after or {}) == {"SMORE_LOG_LEVEL": "DEBUG", "SMORE_REDIS__URL": "redis://:***@there:6379/0"}

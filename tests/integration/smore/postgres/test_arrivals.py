@@ -27,7 +27,7 @@ from smore.messages import stream
 from smore.messages.commands import Offload, Prewarm
 from smore.messages.forecasts import Counted, Forecasts, PrewarmReport, decode_prewarm_report
 from smore.messages.reports import ParkedInstance, Report, encode_report
-from smore.postgres.arrivals import Prewarming as History
+from smore.postgres.arrivals import ArrivalStore
 from smore.postgres.catalog import Store
 from smore.postgres.history.recorder import Recorder
 from smore.postgres.sums import ArrivalsMinuteRow, CountedMinuteRow
@@ -138,7 +138,7 @@ def warmed(
 def test_a_minute_counts_where_the_platform_was_up_in_most_of_it(
     recorder: Recorder, engine: Engine, redis_client: "redis.Redis"
 ) -> None:
-    door = History(engine)
+    door = ArrivalStore(engine)
     for second in range(60):
         emit(redis_client, T + second, stream.CatalogChanged(version=1, function="", at_us=0))
     for second in range(60, 75):
@@ -167,14 +167,14 @@ def test_counts_outlive_a_redis_that_lost_everything(
     # The process that goes on, and one that began since.
     recorder.drain()
     Recorder(engine, redis_client, PREFIX).drain()
-    past = History(engine).past(T, T + 180)
+    past = ArrivalStore(engine).past(T, T + 180)
     assert (past.counted, past.counts) == ([True, True, False], {"default/echo": {0: 60, 2: 1}})
 
 
 def test_a_life_is_told_in_parts_and_the_last_word_counts(
     recorder: Recorder, engine: Engine, redis_client: "redis.Redis"
 ) -> None:
-    door = History(engine)
+    door = ArrivalStore(engine)
     emit(redis_client, T, warmed("a", T + 2, ready=T + 2, load=2.0))
     recorder.drain()
     assert door.account(T - 1, T + 1)[0].open == 1
@@ -209,7 +209,7 @@ def test_a_life_that_came_out_of_host_memory_is_told_apart(
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT id, why, host FROM instances ORDER BY id")).all()
     assert [tuple(row) for row in rows] == [("a", "parked", False), ("b", "", True)]
-    (found,) = History(engine).account(T - 60, T + 60)
+    (found,) = ArrivalStore(engine).account(T - 60, T + 60)
     assert (found.hits + found.open, found.host_loads) == (2, 1)
 
 
@@ -248,7 +248,7 @@ def test_every_cold_start_has_a_reason(recorder: Recorder, engine: Engine, redis
     recorder.drain()
     emit(redis_client, T + 2, rest[1], *ran("e", T, cold=False, reason="off"))
     recorder.drain()
-    (found,) = History(engine).account(T - 1, T + 1)
+    (found,) = ArrivalStore(engine).account(T - 1, T + 1)
     # The leader took c for warm; it met a load under way. e was taken for cold and was not.
     assert (found.invocations, found.cold, found.unforeseen) == (5, 3, {"never_seen": 1, "late": 1, "evicted": 1})
 
@@ -268,14 +268,14 @@ def test_runs_are_counted_by_the_minute_over_any_span(
     for begin in bounds:
         for end in (bound for bound in bounds if bound > begin):
             # A minute counts that is begun.
-            accounts = History(engine).account(T + 60 * begin + 5, T + 60 * end - 5, "default")
+            accounts = ArrivalStore(engine).account(T + 60 * begin + 5, T + 60 * end - 5, "default")
             inside = sum(begin <= minute < end for minute in minutes)
             counted = [(one.function, one.invocations, one.cold, one.unforeseen) for one in accounts]
             assert counted == ([("default/echo", 2 * inside, inside, {"stale": inside})] if inside else [])
 
 
 def test_forecasters_are_kept_a_few_at_a_time(engine: Engine) -> None:
-    door = History(engine)
+    door = ArrivalStore(engine)
     versions = [door.store({"functions": [str(number)]}, bytes([number])) for number in range(5)]
     newest = door.newest()
     assert newest is not None

@@ -15,7 +15,7 @@ from smore.domain.job import Action, JobState, Outcome
 from smore.postgres import mirror
 from smore.postgres.catalog import Store
 from smore.postgres.driver import driver
-from smore.postgres.jobs import Change
+from smore.postgres.jobs import JobChange
 from smore.process.settings import Settings
 from smore.redis.catalog import AsyncCatalog, Catalog, KeyEntry
 from tests.support.placed_jobs import placed
@@ -254,7 +254,7 @@ def test_jobs(store: Store) -> None:
     jobs = [placed(store, f"train-{i}", ["cpu0"]) for i in range(5)]
     assert jobs[0].state is JobState.STARTING
     running = store.jobs.move(jobs[0].id, Action.RUN)
-    ended = store.jobs.move(jobs[0].id, Action.END, Change(exit_code=3))
+    ended = store.jobs.move(jobs[0].id, Action.END, JobChange(exit_code=3))
     assert running is not None
     assert ended is not None
 

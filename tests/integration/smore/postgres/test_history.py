@@ -18,7 +18,7 @@ from smore.domain.errors import InvocationNotFound
 from smore.domain.ids import new_id
 from smore.domain.invocation import Cause, State
 from smore.domain.job import Action
-from smore.domain.loss import Sums, Window
+from smore.domain.loss import ClosedWindow, Sums
 from smore.messages import stream
 from smore.messages.reasons import pack_reasons, unpack_reasons
 from smore.messages.reports import JobReport, Report, encode_report
@@ -32,7 +32,7 @@ from smore.postgres.history.recorder import Recorder
 from smore.postgres.history.retention import measure, retain
 from smore.postgres.history.values import Harvest
 from smore.postgres.job_ledger import Decided, JobLedger
-from smore.postgres.jobs import Change
+from smore.postgres.jobs import JobChange
 from smore.postgres.predictors import Profiles
 from smore.process.observability import CONTROL, RECORD_LAG, RECORD_SKIPPED, RETIRED
 from smore.process.settings import QueueSettings
@@ -134,8 +134,8 @@ def life(id_: str) -> list[stream.Event]:
     ]
 
 
-def closed_window(start: float, closed_s: float = 0.1, open_s: float = 0.11) -> Window:
-    return Window(
+def closed_window(start: float, closed_s: float = 0.1, open_s: float = 0.11) -> ClosedWindow:
+    return ClosedWindow(
         start=start,
         end=start + 0.75,
         before_s=open_s,
@@ -541,7 +541,7 @@ def test_reports_are_thinned_out(recorder: Recorder, engine: Engine, redis_clien
 STEPS_TAKEN = (("j1", 0, "held", 1.0), ("j2", 1, "held", 1.0), ("j1", 2, "duty_75", 0.75))
 
 
-def told(job: str, windows: Sequence[Window], at: int = T0, gpu: str = "cpu0") -> stream.Reported:
+def told(job: str, windows: Sequence[ClosedWindow], at: int = T0, gpu: str = "cpu0") -> stream.Reported:
     """A heartbeat with closed windows in it."""
     one = JobReport(id=job, project="default", state="running", pid=1, memory_mib=1.0, iterations=9, windows=windows)
     report = Report(
@@ -590,8 +590,8 @@ def test_a_rank_keeps_its_windows_when_it_moves(
     gang = placed(store, "gang", ["cpu0", "cpu1"], restarts=1)
     first = [closed_window(time.time(), 0.1)]
     emit(redis_client, *(told(gang.id, first, gpu=gpu) for gpu in ("cpu0", "cpu1")))
-    store.jobs.move(gang.id, Action.REQUEUE, Change())
-    store.jobs.move(gang.id, Action.START, Change(gpus=["cpu1", "cpu2"]))
+    store.jobs.move(gang.id, Action.REQUEUE, JobChange())
+    store.jobs.move(gang.id, Action.START, JobChange(gpus=["cpu1", "cpu2"]))
     second = [closed_window(time.time() + number, 0.2) for number in range(2)]
     emit(redis_client, told(gang.id, second, gpu="cpu1"), told(gang.id, second[:1], gpu="cpu2"))
     recorder.drain()

@@ -22,7 +22,7 @@ from lab.simulation import metrics, policies, world
 from lab.simulation.predictor import Belief, table
 from lab.simulation.simulator import simulate
 from lab.simulation.traces import Trace
-from smore.domain.loss import Loss, Window
+from smore.domain.loss import ClosedWindow, Loss
 
 PRESET: dict[str, Any] = {
     "about": "one core",
@@ -46,8 +46,8 @@ CALIBRATION = Calibration(
 )
 
 
-def window(closed_s: float, open_s: float, start: float = 0.0) -> Window:
-    return Window(
+def window(closed_s: float, open_s: float, start: float = 0.0) -> ClosedWindow:
+    return ClosedWindow(
         start=start,
         end=start + 1,
         before_s=open_s,

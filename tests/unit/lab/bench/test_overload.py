@@ -7,11 +7,11 @@ import pytest
 
 from lab.bench.overload import rig, run
 from lab.bench.overload.rig import Rig, Witness
-from smore.domain.loss import Window
+from smore.domain.loss import ClosedWindow
 
 
-def window(start: float) -> Window:
-    return Window(
+def window(start: float) -> ClosedWindow:
+    return ClosedWindow(
         start=start,
         end=start + 1.0,
         before_s=0.1,
@@ -53,7 +53,7 @@ def test_too_few_windows_let_the_load_go_on_and_the_last_ones_are_waited_for(in_
     reported: list[float] = []
     sent: list[float] = []
 
-    def within(job: str, begin: float, end: float) -> list[Window]:
+    def within(job: str, begin: float, end: float) -> list[ClosedWindow]:
         # One more is there once somebody has waited for it.
         return [window(begin)] * (in_each + bool(reported and begin))
 

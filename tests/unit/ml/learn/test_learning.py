@@ -19,7 +19,7 @@ from ml.learn.live import History, Observed, TimedRun, TrainedJob
 from ml.predict.multiway import mean_error, weights_of
 from ml.predict.samples import Samples
 from ml.predict.table import pair_wise, place_table
-from ml.rows import BadRow, Colocation, Profile, profiles, write
+from ml.rows import BadRow, Colocation, PlaceProfile, profiles, write
 from smore.domain.degradation import Weights
 from smore.messages.degradation import PlaceTable, Table
 from tests.support.measured import (
@@ -40,7 +40,7 @@ from tests.support.measured import (
 HERE = PLACE.key
 
 
-def profile(count: int = 24, **kind: Any) -> Profile:
+def profile(count: int = 24, **kind: Any) -> PlaceProfile:
     (found,) = profiles([*solos(), *pairs(count, **kind)])
     return found
 

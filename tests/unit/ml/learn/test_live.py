@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ml.learn.live import MIN_RUNS, History, Observed, Pair, TimedRun, TrainedJob, Window, live_rows, parse
+from ml.learn.live import MIN_RUNS, History, IterationWindow, Observed, Pair, TimedRun, TrainedJob, live_rows, parse
 from ml.rows import BadRow
 from tests.support.measured import PLACE, alone_s, function, solo, training
 
@@ -46,7 +46,7 @@ def runs(count: int = MIN_RUNS, first: int = 0, **changes: Any) -> list[TimedRun
 def rows(
     found: Sequence[TimedRun],
     jobs: Sequence[TrainedJob] = (JOB,),
-    windows: Sequence[Window] = (),
+    windows: Sequence[IterationWindow] = (),
     before: Sequence[Observed] = (),
 ) -> list[Observed]:
     return list(live_rows(History(runs=found, jobs=jobs, windows=windows), ALONE, before).rows)
@@ -266,8 +266,8 @@ def test_each_set_needs_runs_of_its_own() -> None:
 # A training beside functions
 
 
-def window(**changes: Any) -> Window:
-    made = Window(
+def window(**changes: Any) -> IterationWindow:
+    made = IterationWindow(
         job="j1",
         gpu="cpu0",
         place=HERE,
@@ -286,7 +286,9 @@ BUSY = [run(number, run_s=0.098, end=T0 + number / 10 + 0.099) for number in ran
 LASTING = replace(JOB, ended=math.inf, began=T0 - 59)
 
 
-def trainings(found: Sequence[TimedRun], *windows: Window, jobs: Sequence[TrainedJob] = (LASTING,)) -> list[Observed]:
+def trainings(
+    found: Sequence[TimedRun], *windows: IterationWindow, jobs: Sequence[TrainedJob] = (LASTING,)
+) -> list[Observed]:
     return [row for row in rows(found, jobs, windows) if row.direction == "training"]
 
 

@@ -11,9 +11,9 @@ from lab.research.predictor.measured import build
 from ml.predict.multiway import weights_of
 from ml.predict.samples import Direction, Floats, Samples
 from ml.predict.table import ENOUGH, NEWEST, pair_wise, place_table
-from ml.rows import FEATURES, BadRow, Colocation, DeviceMode, Member, Profile, Role, Solo, Timing, Workload
+from ml.rows import FEATURES, BadRow, Colocation, DeviceMode, Member, PlaceProfile, Role, Solo, Timing, Workload
 from smore.domain.degradation import Weights
-from smore.domain.function import Profile as Declared
+from smore.domain.function import Profile
 from smore.messages.degradation import PlaceTable
 
 PLACE = DeviceMode(device="CPU partition: 1 core", sharing_mode="time-slice", driver="d", counter="cpu-time")
@@ -60,8 +60,8 @@ def together(*degraded: tuple[Workload, float], minute: int = 0, utilisation: fl
     return Colocation(place=PLACE, members=members, utilisation=utilisation, disturbance=None, seconds=10.0, at=at)
 
 
-def profile(*colocations: Colocation) -> Profile:
-    return Profile(
+def profile(*colocations: Colocation) -> PlaceProfile:
+    return PlaceProfile(
         place=PLACE, solo={one: solo(one) for one in (*FUNCTIONS[::-1], *TRAININGS)}, colocations=list(colocations)
     )
 
@@ -280,7 +280,7 @@ def test_without_a_counter_the_gain_is_as_if_nothing_was_declared() -> None:
     found = profile(together((TRAININGS[1], 0.3), (FUNCTIONS[2], 4.0)))
     found.solo = {one: solo(one, None) for one in found.solo}
 
-    assert matrix(place_table(found, predictors()).usage_gain, 1)[0].tolist() == [Declared().usage_gain] * 3
+    assert matrix(place_table(found, predictors()).usage_gain, 1)[0].tolist() == [Profile().usage_gain] * 3
 
 
 # ---- gaps and faults -------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def test_a_direction_without_a_predictor_is_an_error(direction: Direction) -> No
 
 
 def test_a_place_without_trainings_has_functions_alone() -> None:
-    found = Profile(place=PLACE, solo={one: solo(one) for one in FUNCTIONS})
+    found = PlaceProfile(place=PLACE, solo={one: solo(one) for one in FUNCTIONS})
     table = build([found], {PLACE.key: {"functions": Fixed(0.5)}}, version=1, source="s", created_at=0.0).places[0]
 
     assert (table.trainings, table.training, table.measured) == ([], b"", b"")
@@ -316,7 +316,7 @@ def test_a_place_without_trainings_has_functions_alone() -> None:
 
 def test_a_place_without_functions_is_an_error() -> None:
     with pytest.raises(BadRow, match="no function"):
-        place_table(Profile(place=PLACE, solo={one: solo(one) for one in TRAININGS}), predictors())
+        place_table(PlaceProfile(place=PLACE, solo={one: solo(one) for one in TRAININGS}), predictors())
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -370,7 +370,7 @@ def test_a_workload_without_a_solo_row_is_not_in_the_table() -> None:
 
 def test_a_built_table_is_as_a_reader_decodes_it() -> None:
     weights = Weights(learned={("training", 2, "bert", "deepfm"): 1.5})
-    other = Profile(place=replace(PLACE, device="NVIDIA H100"), solo={FUNCTIONS[0]: solo(FUNCTIONS[0])})
+    other = PlaceProfile(place=replace(PLACE, device="NVIDIA H100"), solo={FUNCTIONS[0]: solo(FUNCTIONS[0])})
     asked = {PLACE.key: predictors(), other.place.key: predictors()}
     table = build([profile(), other], asked, version=3, source="ours", created_at=1.5, weights={PLACE.key: weights})
 
@@ -383,7 +383,7 @@ def test_a_built_table_is_as_a_reader_decodes_it() -> None:
 
 
 def test_one_bad_place_means_no_table() -> None:
-    other = Profile(place=replace(PLACE, device="NVIDIA H100"), solo={FUNCTIONS[0]: solo(FUNCTIONS[0])})
+    other = PlaceProfile(place=replace(PLACE, device="NVIDIA H100"), solo={FUNCTIONS[0]: solo(FUNCTIONS[0])})
 
     with pytest.raises(BadRow, match="functions"):
         build([profile(), other], {PLACE.key: predictors()}, version=1, source="s", created_at=0.0)
@@ -393,7 +393,7 @@ def test_one_bad_place_means_no_table() -> None:
 
 def test_what_no_reader_would_take_is_not_built() -> None:
     slashed = Workload(model="a/b", preset="cpu", role="function", batch=1)
-    found = Profile(place=PLACE, solo={slashed: solo(slashed)})
+    found = PlaceProfile(place=PLACE, solo={slashed: solo(slashed)})
 
     with pytest.raises(BadRow, match="cannot be published"):
         build([found], {PLACE.key: predictors()}, version=1, source="s", created_at=0.0)
@@ -418,7 +418,7 @@ def test_a_hundred_by_a_hundred_is_assembled_at_once() -> None:
     trainings = [workload(f"m{number % 8}", "training", 1 + number) for number in range(100)]
     functions = [workload(f"m{number % 8}", "function", 1 + number) for number in range(100)]
     generator = np.random.default_rng(0)
-    found = Profile(place=PLACE, solo={one: solo(one) for one in (*trainings, *functions)})
+    found = PlaceProfile(place=PLACE, solo={one: solo(one) for one in (*trainings, *functions)})
     found.colocations = [
         together((trainings[i], 0.1), (functions[j], 1.0), minute=minute)
         for minute, (i, j) in enumerate(generator.integers(0, 100, (1000, 2)).tolist())

@@ -24,7 +24,7 @@ from scheduler.policy.budget.controller import (
 from scheduler.policy.decisions import Dispatch, Offload, PublishLearned, Throttle
 from scheduler.policy.events import ClaimRefused, CostsKnown, Event, InvocationSettled, LearnedDue, WarmLimits
 from scheduler.policy.knobs import PRESETS, BudgetRule, preset
-from smore.domain.loss import MOST_BUDGET, JobLoss, Sample, Step, Window
+from smore.domain.loss import MOST_BUDGET, ClosedWindow, JobLoss, Sample, Step
 from smore.messages.learned import decode_costs, encode_learned
 from tests.support.driven import DrivenEngine
 from tests.support.policy_events import NOW, arrived, batched, function, gpu, known
@@ -39,17 +39,17 @@ GUARDED = 1.05
 FULL = 2.0 * EARNS
 
 
-def job(slower: float = 0.0, *, budget: float = 0.1, windows: Sequence[Window] = (), n: int = 20) -> JobLoss:
+def job(slower: float = 0.0, *, budget: float = 0.1, windows: Sequence[ClosedWindow] = (), n: int = 20) -> JobLoss:
     """A training whose last iterations of 0.1 s are slower by that fraction."""
     return JobLoss(
         id="j", budget=budget, recent=Sample(mean=0.1 * (1 + slower), sd=0.002, n=n), closed=CLOSED, windows=windows
     )
 
 
-def window(end: float, lost: float, noise: float = 0.0) -> Window:
+def window(end: float, lost: float, noise: float = 0.0) -> ClosedWindow:
     """Closed for 0.7 s; beside it that share of the time was lost, all told 2 s after it."""
     open_s = 0.1 / (1 - lost) * (1 + noise)
-    return Window(
+    return ClosedWindow(
         start=end - 0.7,
         end=end,
         before_s=open_s,
@@ -147,7 +147,7 @@ def settled(
 
     ``noise``: of what is lost; ``drift``: the training slows down by itself by that fraction a minute.
     """
-    governor, random, windows = BudgetController(), Random(0), deque[Window](maxlen=6)
+    governor, random, windows = BudgetController(), Random(0), deque[ClosedWindow](maxlen=6)
     for tick in range(int(minutes * 120)):
         now = tick / 2
         governor.charged_s += charged(now) / 2

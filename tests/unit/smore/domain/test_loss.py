@@ -12,11 +12,11 @@ import pytest
 
 from smore.domain import loss
 from smore.domain.loss import (
+    ClosedWindow,
     Loss,
     Sample,
     Sums,
     Verdict,
-    Window,
     estimate,
     missing,
     over_budget,
@@ -65,7 +65,9 @@ def wander(seed: int) -> Drift:
     return drift
 
 
-def training(seed: int, truth: float, drift: Drift, *, windows: int = WINDOWS, bursts: bool = False) -> list[Window]:
+def training(
+    seed: int, truth: float, drift: Drift, *, windows: int = WINDOWS, bursts: bool = False
+) -> list[ClosedWindow]:
     """
     Windows of a job whose iterations take 0.1 s times the drift, with log-normal noise and outliers (1 in 200, two to
     four times as long).
@@ -100,7 +102,7 @@ def training(seed: int, truth: float, drift: Drift, *, windows: int = WINDOWS, b
         start, inside = now, Sample.of(iterations(INSIDE, closed=True))
         end, after = now, iterations(2 * INSIDE)[INSIDE:]
         made.append(
-            Window(
+            ClosedWindow(
                 start=start,
                 end=end,
                 before_s=Sample.of(before).mean,
@@ -176,7 +178,7 @@ def test_by_hand() -> None:
     )
 
 
-def window(**values: float) -> Window:
+def window(**values: float) -> ClosedWindow:
     plain: dict[str, float] = {
         "start": 10.0,
         "end": 11.0,
@@ -188,7 +190,7 @@ def window(**values: float) -> Window:
         "closed_n": 5,
         "after_n": 5,
     }
-    return Window(**(plain | values))  # type: ignore[arg-type]
+    return ClosedWindow(**(plain | values))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -353,7 +355,7 @@ def test_a_training_that_nobody_waits_for_is_soon_told_to_be_within_its_budget()
 def test_what_is_missing_at_least_stays_bounded_while_the_forecast_does_not() -> None:
     """At a loss near the budget the forecast goes from a few windows to thousands, and back."""
     rng, forecasts, least = random.Random(5), [], []
-    windows: list[Window] = []
+    windows: list[ClosedWindow] = []
     for _ in range(60):
         before, closed, after = (rng.gauss(0.1 * slow, 0.004) for slow in (1.1, 1.0, 1.1))
         windows.append(window(before_s=before, closed_s=closed, after_s=after))
@@ -375,7 +377,7 @@ def test_what_is_surely_lost_needs_two_windows_and_is_below_the_mean() -> None:
     def sums(*losses: float) -> Sums:
         return Sums.of(
             [
-                Window(
+                ClosedWindow(
                     start=i,
                     end=i + 1,
                     before_s=1 + x,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from worker.training.beside import ALONE_S, Pace, PaceBeside
+from worker.training.beside import ALONE_S, IterationTimes, PaceBeside
 
 HOST, GUEST = frozenset[str](), frozenset({"guest"})
 
@@ -17,7 +17,7 @@ def iterate(beside: PaceBeside, begin: float, count: int, seconds: float) -> flo
 def test_iterations_count_by_who_else_trains() -> None:
     beside = PaceBeside()
     iterate(beside, 0.0, 5, 1.0)
-    assert beside.alone == Pace(), "nobody has said yet who trains here"
+    assert beside.alone == IterationTimes(), "nobody has said yet who trains here"
     assert beside.meet(10.0, HOST)
     assert not beside.meet(11.0, HOST)
     at = iterate(beside, 10.0, 200, 0.1)
@@ -54,8 +54,8 @@ def test_alone_goes_back_a_while_and_a_short_time_alone_does_not_replace_a_long_
 
 
 def test_scatter_is_that_of_blocks_and_outlives_the_worker() -> None:
-    beside = PaceBeside(Pace(0.5, 40, 0.01))
-    assert beside.alone == Pace(0.5, 40, 0.01)
+    beside = PaceBeside(IterationTimes(0.5, 40, 0.01))
+    assert beside.alone == IterationTimes(0.5, 40, 0.01)
     beside.meet(0.0, HOST)
     at = 0.0
     for turn in range(20):

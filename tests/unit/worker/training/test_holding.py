@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from smore.domain.job import JobRequest
-from smore.domain.loss import Sample, Window
+from smore.domain.loss import ClosedWindow, Sample
 from smore.domain.windows import Closing, Probing, Windows
 from smore.messages.commands import StartJob
 from smore.tracking.hold import HoldFile
@@ -36,10 +36,10 @@ CLOSED = sample(0.1)
 PROBING = Probing(seed="s", share=0.03, longest_s=10.0)
 
 
-def windows(loss: float, *, since: float = 100.0, count: int = 3, scatter: float = 0.01) -> list[Window]:
+def windows(loss: float, *, since: float = 100.0, count: int = 3, scatter: float = 0.01) -> list[ClosedWindow]:
     """Of a host that loses so much, by turns a little less and a little more."""
     return [
-        Window(
+        ClosedWindow(
             start=since + 10 * number,
             end=since + 10 * number + 1,
             before_s=0.1 * (1 + loss + scatter * (-1) ** number),

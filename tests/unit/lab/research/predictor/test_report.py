@@ -24,7 +24,7 @@ from ml.rows import (
     Colocation,
     DeviceMode,
     Member,
-    Profile,
+    PlaceProfile,
     Role,
     Row,
     Solo,
@@ -93,7 +93,7 @@ def together(
     )
 
 
-def profile(rows: Iterable[Row]) -> Profile:
+def profile(rows: Iterable[Row]) -> PlaceProfile:
     (found,) = profiles(rows)
     return found
 
@@ -122,7 +122,7 @@ def square(
 
 def levels(
     place: DeviceMode, share: Callable[[int, int], float | None], *, models: Sequence[str] = MODELS, wait_s: float = 0.0
-) -> Profile:
+) -> PlaceProfile:
     roles: tuple[Role, ...] = ("training", "function")
     return profile(
         solo(
@@ -374,7 +374,7 @@ def test_two_places_give_two_sets(drawn: tuple[Path, list[Path]]) -> None:
 
 
 def test_places_that_read_alike_are_kept_apart() -> None:
-    one, other = (Profile(place=replace(GPU, sharing_mode=mode)) for mode in ("time slice", "time-slice"))
+    one, other = (PlaceProfile(place=replace(GPU, sharing_mode=mode)) for mode in ("time slice", "time-slice"))
 
     assert report.folder_name(one, "cpu") != report.folder_name(other, "cpu")
     assert report.folder_name(one, "cpu") != report.folder_name(one, "paper")
