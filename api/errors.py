@@ -104,7 +104,6 @@ _MOST_MEMBER: Final = 256
 TRACEBACK: Final = "traceback"
 _MOST_ITEMS: Final = 32
 
-#: Where whoever has reached a limit reads all of them. Any key of the project with the scope ``read`` may.
 #: What a part of the platform that is away keeps from being done, by ``part`` of the answer.
 AWAY: Final[Mapping[str, str]] = {
     "redis": "Redis is away: nothing can be called or changed until it is back; try again.",
@@ -116,6 +115,7 @@ AWAY: Final[Mapping[str, str]] = {
     "gateway": "The gateway ends, or has no connection left; try again.",
 }
 
+#: Where whoever has reached a limit reads all of them. Any key of the project with the scope ``read`` may.
 WHERE_LIMITS: Final = "GET /v1/projects shows the project's limits and what it uses; operators change them."
 #: How pydantic's messages begin that say what is expected.
 _SHOULD_BE: Final = "Input should be "

@@ -59,7 +59,7 @@ FUNCTION_YAML: Final[Mapping[str, str]] = {
     " operators alone; on CPU partitions",
     "spec.resources.gpu_memory": "size; memory of one warm instance. On a CPU partition it bounds the process's memory of the"
     " machine, to so much and 128 MiB. 0 = no memory of the GPU",
-    "spec.batching.max_size": "rows that may run together",
+    "spec.batching.max_size": "invocations that may run together",
     "spec.scaling.min_warm": "instances that stand ready at any time, over all GPU instances",
     "spec.scaling.max_warm": "instances on each GPU instance",
     "spec.scaling.keep_alive": "duration for which an idle instance stays where no rule decides; -1 = for ever",

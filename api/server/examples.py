@@ -101,7 +101,7 @@ VALUES: Final[Mapping[str, Any]] = {
     "id": _ID,
     "key_id": "4f2a9c81d0e3",
     "kind": "cpu",
-    "message": "It needs 2 GPU instances: 1 are free; 3 busy.",
+    "message": "It needs 2 GPU instances: 1 is free; 3 busy.",
     "name": "echo",
     "node": "gpu-host-1",
     "outcome": "placed",

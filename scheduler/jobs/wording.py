@@ -165,8 +165,9 @@ def _standing(job: Expected) -> str:
             there = _counted(facts) or "none reports"
             return f"It needs {_size(needs)}, and there are not so many that take jobs: {there}."
         case Wait.KEPT:
+            kept = facts.refused[JobRefusal.KEPT]
             return (
-                f"{facts.refused[JobRefusal.KEPT]} GPU instances are kept for {facts.others[0]}, which is first and expected"
+                f"{kept} GPU instance{' is' if kept == 1 else 's are'} kept for {facts.others[0]}, which is first and expected"
                 f" to start in {facts.in_s:.0f} s; this job may take longer than that ({job.length.most_s:.0f} s in one case of ten)."
             )
         case Wait.BUSY:

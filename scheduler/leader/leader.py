@@ -2,7 +2,7 @@
 The live leader: Redis' events in, the policy's decisions out.
 
 One process leads at a time. It holds a lease that its deciding loop renews itself, so a stuck loop loses it; every
-claim carries the fencing token, so what a former leader still sends is refused. Truth lives in Redis: a new leader
+claim carries the fencing token, so those of a former leader are refused. Truth lives in Redis: a new leader
 rebuilds the policy from one snapshot and follows the stream from there.
 """
 

@@ -1,7 +1,7 @@
 """
 The policy's decisions performed: claims and ends on the queue, commands to workers, answers to gateways, publications.
 
-Every claim and every end carries the fencing token; what a former leader still sends is refused (:class:`Fenced`).
+Every claim and every end carries the fencing token; those of a former leader are refused (:class:`Fenced`).
 """
 
 import logging
