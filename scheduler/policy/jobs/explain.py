@@ -61,14 +61,9 @@ def why(
 
 def _counted(fleet: Fleet, needs: Needs, first: Reservation | None) -> tuple[Counter[JobRefusal], Counter[str]]:
     kept = first.gpus if first is not None else ()
-    refused, closed = fleet.refused(needs, kept), Counter[str]()
-    if refused[JobRefusal.CLOSED]:
-        closed.update(
-            gpu.seen.closed
-            for gpu in fleet.gpus.values()
-            if gpu.seen is not None and fleet.refusal(gpu, needs, kept) is JobRefusal.CLOSED
-        )
-    return refused, closed
+    each = [(gpu, fleet.refusal(gpu, needs, kept)) for gpu in fleet.gpus.values()]
+    refused = Counter(code for _, code in each if code is not None)
+    return refused, Counter(gpu.seen.closed for gpu, code in each if code is JobRefusal.CLOSED and gpu.seen is not None)
 
 
 def places(fleet: Fleet, kept: Reservation | None, job: Job, jobs: Mapping[str, Job]) -> list[GpuPlace]:

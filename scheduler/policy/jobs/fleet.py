@@ -287,10 +287,6 @@ class Fleet:
     def _held(self, names: Iterable[str]) -> int:
         return sum(seen.held for name in names if (seen := self.gpus[name].seen) is not None)
 
-    def refused(self, needs: Needs, kept: Collection[str] = ()) -> Counter[JobRefusal]:
-        """How many GPU instances do not take a job now, for what."""
-        return Counter(why for gpu in self.gpus.values() if (why := self.refusal(gpu, needs, kept)) is not None)
-
     def refusal(self, gpu: Gpu, needs: Needs, kept: Collection[str]) -> JobRefusal | None:
         """Why a GPU instance does not take a job now, None = it does. ``kept``: for somebody else."""
         if needs.pins and gpu.name not in needs.pins:
