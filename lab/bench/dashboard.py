@@ -226,7 +226,7 @@ def scene(home: Path, gpus: int, functions: int, trainings: Trainings) -> Iterat
         with psycopg.connect(end.postgres_url.replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute(_DAY, (names,))
             # A leader that finds trainings ended by others fails, and that is told for a while.
-            leader = psutil.Process(eventually(partial(machine.pid, home, "control"), 30, "control"))
+            leader = psutil.Process(eventually(partial(pid_of, home, "control"), 30, "control"))
             leader.suspend()
             try:
                 jobs = trainings(engine, connection, names)

@@ -20,7 +20,7 @@ import redis
 
 from lab.bench import stranger
 from lab.bench.disk import Disk, missing
-from lab.bench.servers import pid_of
+from lab.bench.servers import pid_of, supervisor
 from smore.local import asking, machine
 from smore.process.settings import Settings
 from smore.redis.fleet import Fleet
@@ -246,9 +246,9 @@ class Faults:
         await self._freeze(zygotes, 8.0)
 
     async def _away(self, name: str, seconds: float) -> None:
-        await asyncio.to_thread(machine.stop, self._home, name)
+        await asyncio.to_thread(supervisor(self._home).stop, name)
         await asyncio.sleep(seconds)
-        await asyncio.to_thread(machine.start, self._home, name)
+        await asyncio.to_thread(supervisor(self._home).start, name)
 
     async def _refusing(self, setting: str, value: str, seconds: float) -> None:
         """Redis reads and refuses writes; meanwhile requests try to write."""

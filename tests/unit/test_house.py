@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from smore.cli.launch import PROGRAMS
-from smore.local import Layout, Partition, processes
+from smore.local.layout import Layout, Partition, processes
 from tools.house import PRODUCT, dead_references, read
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -431,7 +431,7 @@ def test_random_within_the_product_s_budget_differs_from_it_in_order_and_choice_
     product, random = preset(f"smore-product-b{budget}"), preset(f"random-budget-b{budget}")
     assert (random.order, random.choice) == (Order.ARRIVAL, Choice.RANDOM)
     assert replace(random, name=product.name, order=product.order, choice=product.choice) == product
-    events = [function(0), *[gpu(f"g{i}", None, functions=int(i < 2)) for i in range(4)]]
+    events: list[Event] = [function(0), *[gpu(f"g{i}", None, functions=int(i < 2)) for i in range(4)]]
     for warm_first, went in ((True, {"g0", "g1"}), (False, {"g0", "g1", "g2", "g3"})):
         engine = DrivenEngine(preset(random.name, warm_first=warm_first))
         engine.decide(NOW, events)
