@@ -38,12 +38,11 @@ from smore.redis.gateway_queue import GatewayQueue
 from smore.redis.sessions import Sessions, named
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
     from smore.blobs.store import Blobs
     from smore.postgres.arrivals import ArrivalStore
     from smore.postgres.audit import Audit, AuditedChange
     from smore.postgres.catalog import Store
+    from smore.postgres.connection import Engine
     from smore.postgres.history.reader import Reader
     from smore.postgres.history.series import Series
     from smore.postgres.predictors import Profiles

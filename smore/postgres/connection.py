@@ -4,7 +4,8 @@ from collections.abc import Generator
 from typing import Any, Final
 
 import psycopg
-from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy import Engine as Engine
+from sqlalchemy import create_engine, event, make_url
 
 #: Timeout of a connection's start and test, seconds.
 _CONNECT_S: Final = 3
