@@ -52,7 +52,6 @@ class Function:
     deadline_s: float | None
     spec: FunctionSpec | None
     created_at: float
-    updated_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
