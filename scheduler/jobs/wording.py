@@ -145,6 +145,12 @@ def standing(job: Expected, knobs: JobKnobs) -> str:
 def _standing(job: Expected) -> str:
     facts, needs = job.facts, job.facts.needs
     match job.why:
+        case Wait.BUSY:
+            return f"It needs {_size(needs)}: {_free(facts)}; {_counted(facts)}."
+        case Wait.ORDER if facts.others:
+            return f"It waits behind {facts.others[0]}, and in this setting nobody passes."
+        case Wait.ORDER:
+            return f"It needs {_size(needs)} of one kind and waits for its turn: {_free(facts)}; {_counted(facts)}."
         case Wait.NONE:
             return _runs(facts)
         case Wait.STOPPING:
@@ -165,20 +171,14 @@ def _standing(job: Expected) -> str:
             there = _counted(facts) or "none reports"
             return f"It needs {_size(needs)}, and there are not so many that take jobs: {there}."
         case Wait.KEPT:
-            kept = facts.refused[JobRefusal.KEPT]
+            kept = sum(count for code, _, count in facts.refused if code is JobRefusal.KEPT)
             return (
                 f"{kept} GPU instance{' is' if kept == 1 else 's are'} kept for {facts.others[0]}, which is first and expected"
                 f" to start in {facts.in_s:.0f} s; this job may take longer than that ({job.length.most_s:.0f} s in one case of ten)."
             )
-        case Wait.BUSY:
-            return f"It needs {_size(needs)}: {_free(facts)}; {_counted(facts)}."
         case Wait.PROMISED:
             names = ", ".join(f"that of {name}" if name else "its own" for name in facts.others)
             return f"It needs {_size(needs)}, which are free; if it started now, an end that was promised would not be kept: {names}."
-        case Wait.ORDER if facts.others:
-            return f"It waits behind {facts.others[0]}, and in this setting nobody passes."
-        case Wait.ORDER:
-            return f"It needs {_size(needs)} of one kind and waits for its turn: {_free(facts)}; {_counted(facts)}."
     assert_never(job.why)
 
 
@@ -202,13 +202,7 @@ def _size(needs: Needs) -> str:
 
 
 def _counted(facts: Facts) -> str:
-    words: list[str] = []
-    for code, count in sorted(facts.refused.items()):
-        if code is JobRefusal.CLOSED:
-            words += [f"{number} {why}" for why, number in sorted(facts.closed.items())]
-        else:
-            words.append(f"{count} {REFUSED[code]}")
-    return ", ".join(words)
+    return ", ".join([f"{count} {closed or REFUSED[code]}" for code, closed, count in facts.refused])
 
 
 def job_place(place: GpuPlace) -> JobPlace:

@@ -1,6 +1,6 @@
 """Answers to questions: the queue with expected times and reasons, and what would become of a job that came now."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 
 from scheduler.policy.jobs.decisions import Expected, Facts, Misfit, Pledge, PublishQueue, Unfit, Wait
@@ -131,11 +131,11 @@ class Outlook:
         most = max(counts.values())
         return Misfit(Unfit.GANG, "count", most) if spec.size > most else None
 
-    def _unsaid(self, job: Job) -> list[str]:
+    def _unsaid(self, job: Job) -> Sequence[str]:
         """What its owner left out, so that it starts beside nobody, though that is allowed."""
         asked = job.spec.request
-        if asked.share <= 0 or self._knobs.sharing is Sharing.NONE:
-            return []
+        if asked.share <= 0 or self._knobs.sharing is Sharing.NONE or (asked.workload and job.spec.memory_mib):
+            return ()
         needed = ("workload", asked.workload), ("memory", job.spec.memory_mib)
         return [name for name, said in needed if not said]
 

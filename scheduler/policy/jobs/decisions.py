@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
-from types import MappingProxyType
 from typing import NamedTuple
 
 from scheduler.policy.jobs.events import Ended, GpuSeen
@@ -248,17 +247,16 @@ class Doubt(NamedTuple):
 
 class Facts(NamedTuple):
     """
-    What belongs to a code of :class:`Wait`. How many GPU instances are ``free`` to the job, and others ``refused`` it for what
-    (those ``closed``: why); ``places`` that it is pinned to and that do not take it. How many its project may hold at ``most``, and
-    has ``held``. ``others``, as its owner calls them: who is first, whose promises would break ('' = its own), or who runs
-    beside it. ``in_s``: seconds until it may start, or until whoever is first is expected to. What it takes now, times as long
-    as alone (``measured``, or expected), and the ``part`` of the time in which it may run.
+    What belongs to a code of :class:`Wait`. How many GPU instances are ``free`` to the job, and others ``refused`` it for what, in
+    order, those that are closed by why they are; ``places`` that it is pinned to and that do not take it. How many its project
+    may hold at ``most``, and has ``held``. ``others``, as its owner calls them: who is first, whose promises would break ('' =
+    its own), or who runs beside it. ``in_s``: seconds until it may start, or until whoever is first is expected to. What it takes
+    now, times as long as alone (``measured``, or expected), and the ``part`` of the time in which it may run.
     """
 
     needs: Needs
     free: int = 0
-    refused: Mapping[JobRefusal, int] = MappingProxyType({})
-    closed: Mapping[str, int] = MappingProxyType({})
+    refused: Sequence[tuple[JobRefusal, str, int]] = ()
     places: Sequence[GpuPlace] = ()
     most: float = inf
     held: int = 0

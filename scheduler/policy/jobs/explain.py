@@ -10,9 +10,9 @@ from scheduler.policy.jobs.plan import Reservation, for_another
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.spec import Needs
 
-#: How many GPU instances refuse a job for what, and how many are closed why, by what it needs and whether some are kept for
-#: another one.
-Refused = dict[tuple[Needs, bool], tuple[Counter[JobRefusal], Counter[str]]]
+#: How many GPU instances refuse a job for what, and that as it is told, by what it needs and whether some are kept for another
+#: one.
+Refused = dict[tuple[Needs, bool], tuple[Counter[JobRefusal], Facts]]
 
 
 def why(
@@ -44,10 +44,9 @@ def why(
         return Wait.PINNED, Facts(needs, places=[place for place in each if place.refused is not None])
     if (needs, first is not None) not in counted:
         counted[needs, first is not None] = _counted(fleet, needs, first)
-    refused, closed = counted[needs, first is not None]
-    free = len(fleet.gpus) - sum(refused.values())
+    refused, facts = counted[needs, first is not None]
+    free = facts.free
     able = free + refused[JobRefusal.BUSY] + refused[JobRefusal.KEPT]
-    facts = Facts(needs, free, refused, closed)
     if needs.home and able < needs.size:
         return Wait.HOME, facts
     if able < needs.size or not any(pool.open >= needs.size for _, pool in fleet.pools_for(needs)):
@@ -59,11 +58,14 @@ def why(
     return Wait.BUSY if free < needs.size else Wait.ORDER, facts
 
 
-def _counted(fleet: Fleet, needs: Needs, first: Reservation | None) -> tuple[Counter[JobRefusal], Counter[str]]:
+def _counted(fleet: Fleet, needs: Needs, first: Reservation | None) -> tuple[Counter[JobRefusal], Facts]:
     kept = first.gpus if first is not None else ()
     each = [(gpu, fleet.refusal(gpu, needs, kept)) for gpu in fleet.gpus.values()]
     refused = Counter(code for _, code in each if code is not None)
-    return refused, Counter(gpu.seen.closed for gpu, code in each if code is JobRefusal.CLOSED and gpu.seen is not None)
+    closed = Counter(gpu.seen.closed for gpu, code in each if code is JobRefusal.CLOSED and gpu.seen is not None)
+    counts = [(code, "", count) for code, count in refused.items() if code is not JobRefusal.CLOSED]
+    counts += [(JobRefusal.CLOSED, why, count) for why, count in closed.items()]
+    return refused, Facts(needs, len(fleet.gpus) - refused.total(), sorted(counts))
 
 
 def places(fleet: Fleet, kept: Reservation | None, job: Job, jobs: Mapping[str, Job]) -> list[GpuPlace]:

@@ -52,12 +52,11 @@ NEAR = Nearest(
     fits=FITS,
 )
 PLACES = [GpuPlace("a0", NEEDS, code, SEEN, ["day", "night"]) for code in (JobRefusal.CLOSED, JobRefusal.BUSY)]
-REFUSED = {code: number for number, code in enumerate(JobRefusal, 1)}
+REFUSED = [(code, "", number) for number, code in enumerate(sorted(set(JobRefusal) - {JobRefusal.CLOSED}), 1)]
 FACTS = Facts(
     NEEDS,
     free=1,
-    refused=REFUSED,
-    closed={"drained": 1, "paused": 2},
+    refused=[*REFUSED, (JobRefusal.CLOSED, "drained", 1), (JobRefusal.CLOSED, "paused", 2)],
     places=PLACES,
     most=4,
     held=3,

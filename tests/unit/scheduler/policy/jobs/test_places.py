@@ -69,7 +69,7 @@ def test_memory_must_be_there() -> None:
     jobs.submit("gang", count=2, memory_mib=100_000.0)
     entry = jobs.entry("gang")
     assert entry.why is Wait.BUSY
-    assert entry.facts.refused[JobRefusal.MEMORY] == 2
+    assert (JobRefusal.MEMORY, "", 2) in entry.facts.refused
 
 
 def test_ties_go_where_fewer_instances_are_held() -> None:
@@ -240,7 +240,7 @@ def test_why_gpu_instances_are_closed_is_said_of_a_job_that_waits() -> None:
         replace(fleet[0], closed="drained"), replace(fleet[1], closed="paused"), replace(fleet[2], closed="paused")
     )
     jobs.submit("one")
-    assert jobs.entry("one").facts.closed == {"drained": 1, "paused": 2}
+    assert jobs.entry("one").facts.refused == [(JobRefusal.CLOSED, "drained", 1), (JobRefusal.CLOSED, "paused", 2)]
 
 
 def test_what_stands_against_a_job_is_said_of_every_gpu_instance() -> None:
