@@ -416,9 +416,6 @@ class Fixed:
     def spread(self, samples: Samples) -> Floats:
         return np.full(len(samples), 0.5)
 
-    def arrays(self) -> Mapping[str, Any]:
-        return {}
-
 
 def fixed(**scores: Sequence[float]) -> FittedPredictor:
     found: dict[Any, Floats] = {side: np.array(values, float) for side, values in scores.items()}
