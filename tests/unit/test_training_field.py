@@ -43,7 +43,7 @@ ADDED = {
     },
     # Who acts on it: here the facts of an explanation.
     "scheduler/policy/jobs/answers.py": {
-        "            cause, facts = why(self._fleet, self._projects, self._kept, job, self._jobs, at, counted, in_order=in_order)\n": (
+        "            cause, facts = self._why(job, at, counted)\n": (
             "            facts = facts._replace(others=[job.spec.request.note])\n"
         ),
     },

@@ -1,20 +1,34 @@
 """Answers to questions: the queue with expected times and reasons, and what would become of a job that came now."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import inf
 
-from scheduler.policy.jobs.decisions import Expected, Facts, Misfit, Pledge, PublishQueue, Unfit, Wait
-from scheduler.policy.jobs.explain import Refused, why
-from scheduler.policy.jobs.fleet import Fleet, PoolKey
+from scheduler.policy.jobs.decisions import (
+    Expected,
+    Facts,
+    GpuPlace,
+    JobRefusal,
+    Misfit,
+    Pledge,
+    PublishQueue,
+    Unfit,
+    Wait,
+)
+from scheduler.policy.jobs.fleet import Fleet, Gpu, PoolKey
 from scheduler.policy.jobs.job import Ends, Job, JobPhase, called
 from scheduler.policy.jobs.knobs import JobKnobs, Passing, Sharing
 from scheduler.policy.jobs.lengths import Length
 from scheduler.policy.jobs.order import OrderedQueue
 from scheduler.policy.jobs.places import StartPlaces
-from scheduler.policy.jobs.plan import PlannedEnd, PlannedJob, QueueForecast
+from scheduler.policy.jobs.plan import PlannedEnd, PlannedJob, QueueForecast, Reservation, for_another
 from scheduler.policy.jobs.projects import Projects
 from scheduler.policy.jobs.sharing import Waits
 from scheduler.policy.jobs.spec import JobSpec, Needs
+
+#: How many GPU instances refuse a job for what, and that as it is told, by what it needs and whether some are kept for another
+#: one: good for one moment.
+Refused = dict[tuple[Needs, bool], tuple[Counter[JobRefusal], Facts]]
 
 
 class Outlook:
@@ -46,7 +60,6 @@ class Outlook:
         ]
         counted: Refused = {}
         idle = False
-        in_order = self._knobs.passing is Passing.NONE
         pledges = {
             id_: pledge._replace(
                 by=pledge.by - set_back,
@@ -66,7 +79,7 @@ class Outlook:
                 # Where lengths are longer the order may be another one, and this job earlier.
                 start_at = expected_at - set_back, max(expected_at, late_at) - set_back
                 end_at = start_at[0] + length.expected_s, start_at[1] + length.most_s
-            cause, facts = why(self._fleet, self._projects, self._kept, job, self._jobs, at, counted, in_order=in_order)
+            cause, facts = self._why(job, at, counted)
             if cause is Wait.ORDER and job.phase is JobPhase.WAITING and (others := self._places.promised_to(job)):
                 idle = True
                 names = (called(job, self._jobs[id_]) if id_ != job.spec.id else "" for id_ in others)
@@ -130,6 +143,58 @@ class Outlook:
                 counts[key] = 1 if report.mig else counts.get(key, 0) + 1
         most = max(counts.values())
         return Misfit(Unfit.GANG, "count", most) if spec.size > most else None
+
+    def places(self, job: Job) -> list[GpuPlace]:
+        """What stands against a job that waits on each GPU instance."""
+        return [self._place(for_another(self._kept, job), gpu, job) for _, gpu in sorted(self._fleet.gpus.items())]
+
+    def _place(self, first: Reservation | None, gpu: Gpu, job: Job) -> GpuPlace:
+        code = self._fleet.refusal(gpu, job.needs, first.gpus if first is not None else ())
+        trains = [self._name(job, id_) for id_ in gpu.jobs]
+        kept_for = self._name(job, first.id) if first is not None and code is JobRefusal.KEPT else ""
+        return GpuPlace(gpu.name, job.needs, code, gpu.seen, trains, kept_for)
+
+    def _name(self, job: Job, id_: str) -> str:
+        """What the owner of ``job`` calls the one of this id."""
+        return called(job, self._jobs[id_]) if id_ in self._jobs else id_
+
+    def _why(self, job: Job, at: float, counted: Refused) -> tuple[Wait, Facts]:
+        """The first reason that stands against a job, and what belongs to it; ``counted`` saves counting twice."""
+        needs, project, fleet = job.needs, job.spec.project, self._fleet
+        if job.phase is JobPhase.HELD:
+            return Wait.HELD, Facts(needs)
+        if job.phase is JobPhase.RESTING:
+            return Wait.BACK_OFF, Facts(needs, in_s=max(0.0, job.not_before - at))
+        if self._projects.room(project) < needs.size:
+            return Wait.LIMIT, Facts(needs, most=self._projects.most(project), held=self._projects.held[project])
+        first = for_another(self._kept, job)
+        if needs.pins:
+            each = (self._place(first, fleet.gpus.get(name) or Gpu(name), job) for name in needs.pins)
+            return Wait.PINNED, Facts(needs, places=[place for place in each if place.refused is not None])
+        if (needs, first is not None) not in counted:
+            counted[needs, first is not None] = self._counted(needs, first)
+        refused, facts = counted[needs, first is not None]
+        free = facts.free
+        able = free + refused[JobRefusal.BUSY] + refused[JobRefusal.KEPT]
+        if needs.home and able < needs.size:
+            return Wait.HOME, facts
+        if able < needs.size or not any(pool.open >= needs.size for _, pool in fleet.pools_for(needs)):
+            return Wait.TOO_FEW, facts
+        if first is not None and self._knobs.passing is Passing.NONE:
+            return Wait.ORDER, facts._replace(others=[self._name(job, first.id)])
+        if first is not None and refused[JobRefusal.KEPT] and free + refused[JobRefusal.KEPT] >= needs.size > free:
+            return Wait.KEPT, facts._replace(others=[self._name(job, first.id)], in_s=max(0.0, first.at - at))
+        return Wait.BUSY if free < needs.size else Wait.ORDER, facts
+
+    def _counted(self, needs: Needs, first: Reservation | None) -> tuple[Counter[JobRefusal], Facts]:
+        kept = first.gpus if first is not None else ()
+        each = [(gpu, self._fleet.refusal(gpu, needs, kept)) for gpu in self._fleet.gpus.values()]
+        refused = Counter(code for _, code in each if code is not None)
+        closed = Counter(gpu.seen.closed for gpu, code in each if code is JobRefusal.CLOSED and gpu.seen is not None)
+        counts: list[tuple[JobRefusal, str, int]]
+        counts = [(code, "", count) for code, count in refused.items() if code is not JobRefusal.CLOSED]
+        counts += [(JobRefusal.CLOSED, why, count) for why, count in closed.items()]
+        return refused, Facts(needs, len(each) - refused.total(), sorted(counts))
 
     def _unsaid(self, job: Job) -> Sequence[str]:
         """What its owner left out, so that it starts beside nobody, though that is allowed."""

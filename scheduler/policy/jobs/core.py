@@ -52,7 +52,6 @@ from scheduler.policy.jobs.events import (
     StartRefused,
     TrialAsked,
 )
-from scheduler.policy.jobs.explain import places
 from scheduler.policy.jobs.fleet import Fleet
 from scheduler.policy.jobs.job import Ends, Job, JobPhase
 from scheduler.policy.jobs.knobs import SETTINGS, JobKnobs, Sharing
@@ -505,7 +504,7 @@ class JobPolicy:
         self._begin(at)
         if isinstance(question, PlacesAsked):
             waits = self.jobs[question.id] if question.id in self.queue else None
-            where = places(self.fleet, self.places.kept, waits, self.jobs) if waits is not None else ()
+            where = self._outlook().places(waits) if waits is not None else ()
             return PlacesAnswered(id=question.id, places=where)
         if isinstance(question, BreaksAsked):
             return BreaksAnswered(jobs=self._breaks(at, question))
