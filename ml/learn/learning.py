@@ -34,6 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -445,7 +446,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with learning(config) as platform:
             if options.command == "show":
-                print(json.dumps(platform.show()))
+                print(json.dumps(platform.show(), default=datetime.timestamp))
                 return 0
             result = _run_command(platform, options)
     except (SmoreError, ValueError, OSError) as error:

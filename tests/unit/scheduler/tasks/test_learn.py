@@ -54,7 +54,7 @@ def started(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ..
         return True
 
     monkeypatch.setattr(Children, "run", run)
-    for name in ("Profiles", "Prewarming", "Tables", "PublishedForecasts"):
+    for name in ("Profiles", "ArrivalStore", "Tables", "PublishedForecasts"):
         monkeypatch.setattr(learn, name, lambda *_: asked)
     return words
 
